@@ -230,7 +230,7 @@ def verify(
         keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
         range_rows=range_rows,
         timeout=timeout,
-        selection=mirror.settings.selection,
+        selection=mirror.selection,
         journal_selection=selection,
         session=loaded.session,
         lake=mirror.lake,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,15 +14,20 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from aiorepl.errors import ConfigurationError, PermanentError
+from aiorepl.errors import ConfigurationError, JournalError, PermanentError
+from aiorepl.journal import JournalReader
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.source.source import Source
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Part
 from aiorepl.spark.mirroring import planning
 from aiorepl.spark.mirroring.applying import TableFailed
 from aiorepl.spark.mirroring.mirror import Mirror
+from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.reduction import reduce_changes
+from aiorepl.spark.mirroring.source import MirrorReader
+from aiorepl.spark.verifying.verify import verification_of
 from aiorepl.testing.messages import column
 from aiorepl.transforms.masking import mask_of
 from aiorepl.transforms.selection import Selection
@@ -234,6 +240,81 @@ def test_a_masked_key(lake, journal, mode) -> None:
     has_nothing(mirror)
 
 
+@pytest.mark.parametrize("change", ["added", "secret", "removed"])
+@pytest.mark.parametrize("mode", ["current", "history", "soft_delete", "changelog"])
+def test_other_masks_of_a_key(lake, journal, mode, change) -> None:
+    """Rows whose key has other masks cannot be found, so the table fails before anything is written; a log of changes has no key."""
+    masks = Selection(mask=("public.t.k",), secret=SECRET)
+    given = {
+        "added": (None, masks),
+        "secret": (masks, replace(masks, secret="other")),
+        "removed": (masks, Selection(drop=("public.t.gone?",))),
+    }
+    first, second = given[change]
+    mirror = lake(selection=first, mode=mode)
+    t = journal.stream.table("t", column("k", key=True), NOTE)
+    journal.stream.transaction(t.insert("a", "x"), t.insert("b", "y"))
+    mirror.step()
+    before = rows(mirror)
+    journal.stream.transaction(t.update("a", "z"), t.delete("b", None))
+    journal.write()
+    for _ in range(2):
+        other = lake(selection=second, mode=mode)
+        other.offset, other.number = mirror.offset, mirror.number
+        other.stage()
+        if mode == "changelog":
+            other.again()
+            assert len(rows(other)) == 4
+            return
+        with pytest.raises(TableFailed, match=r"the key column 'k' of public\.t has other masks"):
+            other.again()
+        assert rows(other) == before
+    mirror.restart()
+    mirror.stage()
+    mirror.again()
+    assert len({row["k"] for row in rows(mirror)}) == (1 if mode == "current" else 2)
+
+
+@pytest.mark.parametrize("begun", ["first", "again"])
+def test_a_masked_key_of_a_table_that_the_state_does_not_know(lake, journal, monkeypatch, begun) -> None:
+    """If the process ends between a new table's commit and the state's, the next process still knows the masks of the key."""
+    selection = Selection(mask=("public.t.k",), secret=SECRET)
+    mirror = lake(selection=selection)
+    t = journal.stream.table("t", column("k", key=True), NOTE)
+    if begun == "again":
+        journal.stream.transaction(t.insert("b", "x"))
+        mirror.step()
+        shutil.rmtree(mirror.target / "public" / "t")
+        MirroredTables(str(mirror.target)).restart("public.t")
+        mirror.restart()
+    journal.stream.transaction(t.insert("a", "x"))
+    journal.write()
+    mirror.stage()
+
+    def killed(*given: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("aiorepl.spark.mirroring.state.State.after", killed)
+        mirror.again()
+    mirror.restart()
+    mirror.stage_again()
+    mirror.again()
+    journal.stream.transaction(t.update("a", "y"))
+    mirror.step()
+    assert rows(mirror) == [{"k": masked("a"), "note": "y"}]
+    journal.stream.transaction(t.truncate())
+    mirror.step()
+    journal.stream.transaction(t.insert("a", "z"))
+    mirror.step()
+    assert rows(mirror) == [{"k": masked("a"), "note": "z"}]
+    other = lake(selection=replace(selection, secret="other"))
+    other.offset, other.number = mirror.offset, mirror.number
+    journal.stream.transaction(t.update("a", "z"))
+    with pytest.raises(TableFailed, match="has other masks"):
+        other.step()
+
+
 def test_a_dropped_key(lake, journal) -> None:
     """A column of the key can be dropped in the mode changelog only."""
     selection = Selection(drop=("public.t.id",))
@@ -319,6 +400,37 @@ def test_killed_before_the_state_is_saved(lake, journal, monkeypatch) -> None:
     has_nothing(mirror)
 
 
+@pytest.mark.parametrize("lost", ["deleted", "older"])
+def test_a_state_that_is_lost(lake, journal, lost) -> None:
+    """Without the names of all batches before it, no batch is staged."""
+    mirror = lake(selection=ANY_EMAIL)
+    t = journal.stream.table("t", ID, EMAIL)
+    file = mirror.target / "_aiorepl" / "mirror.json"
+    copies = []
+    for number in "12":
+        journal.stream.transaction(t.insert(number, "planted-1"))
+        journal.write(numbers("id", "email"))
+        mirror.stage()
+        mirror.again()
+        copies.append(file.read_bytes())
+    start = mirror.offset
+    end = start.at(JournalReader(journal.folder).end(), None)
+    MirrorReader(mirror.staging).partitions(start.to_json(), end.to_json())
+    renamed(journal, t, ID, column("mail"))
+    end = start.at(JournalReader(journal.folder).end(), None)
+    with pytest.raises(PermanentError, match=r"public\.t\.mail"):
+        MirrorReader(mirror.staging).partitions(start.to_json(), end.to_json())
+    if lost == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(copies[0])
+    with pytest.raises(
+        JournalError, match=r"mirror\.json .*is older than the query's checkpoint, or was deleted"
+    ):
+        MirrorReader(mirror.staging).partitions(start.to_json(), end.to_json())
+    has_nothing(mirror)
+
+
 def test_a_renamed_table(lake, journal) -> None:
     """The rename of a table with a hidden column ends the mirror."""
     mirror = lake(selection=Selection(mask=("public.t.email?",), keep=("*.u.x?",), secret=SECRET))
@@ -335,30 +447,47 @@ def test_a_renamed_table(lake, journal) -> None:
     has_nothing(mirror)
 
 
-def test_tables_that_may_be_partitions(lake, journal) -> None:
-    """A visible column with a hidden name ends the mirror if its table has all columns of the pattern's table, until ``keep`` has it."""
+def test_partitions_that_the_journal_does_not_know(lake, journal) -> None:
+    """A visible column with a hidden name has to be decided, because its table may be a child; the error names all of them."""
     stream = journal.stream
     t, part = stream.table("t", ID, EMAIL, BORN), stream.table("t_1", ID, EMAIL, BORN, NOTE)
     other = stream.table("other", ID, EMAIL)
-    stream.transaction(t.insert("1", "planted-1", None), other.insert("1", "seen"))
+    stream.transaction(
+        t.insert("1", "planted-1", None),
+        other.insert("1", "planted-3"),
+        part.insert("2", "planted-2", None, None),
+    )
     journal.write()
     selection = Selection(mask=("public.t.email",), secret=SECRET)
     mirror = lake(selection=selection)
-    mirror.stage()
-    mirror.again()
-    assert rows(mirror, "other") == [{"id": 1, "email": "seen"}]
-    stream.transaction(part.insert("2", "planted-2", None, None))
-    journal.write()
     with pytest.raises(
-        ConfigurationError, match=r"public\.t_1\.email has the name of a column that 'public\.t\.email' hides"
+        ConfigurationError,
+        match=r"public\.other\.email has the name of a column that 'public\.t\.email' hides.*\(likewise public\.t_1\.email\)",
     ):
         mirror.stage()
-    has_nothing(mirror)
-    decided = lake(selection=replace(selection, keep=("public.t_1.email",)))
-    decided.offset, decided.number = mirror.offset, mirror.number
+    assert not written(mirror)
+    decided = lake(selection=replace(selection, keep=("public.t_1.email",), drop=("public.other.email",)))
     decided.stage()
     decided.again()
+    assert rows(decided) == [{"id": 1, "email": masked("planted-1"), "born": None}]
     assert rows(decided, "t_1")[0]["email"] == "planted-2"
+    assert rows(decided, "other") == [{"id": 1}]
+
+
+def test_a_child_from_before_its_parent_was_altered(lake, journal) -> None:
+    """Rows of a child are hidden although the parent, as the journal describes it last, has columns that the child lacked."""
+    stream = journal.stream
+    p, c = stream.table("p", ID, EMAIL), stream.table("c", ID, EMAIL)
+    stream.transaction(p.insert("1", "planted-1"), c.insert("2", "planted-2"))
+    journal.write(numbers("id", "email"))
+    altered = [ID, EMAIL, NOTE]
+    p, c = stream.table("p", *altered, replaces=p), stream.table("c", *altered, replaces=c)
+    stream.transaction(p.insert("3", "planted-3", None), c.insert("4", "planted-4", None))
+    journal.write(numbers("id", "email", "note"))
+    mirror = lake(selection=Selection(mask=("public.p.email",), secret=SECRET))
+    with pytest.raises(ConfigurationError, match=r"public\.c\.email has the name"):
+        mirror.stage(most=1)
+    assert not written(mirror)
 
 
 @pytest.mark.parametrize("pattern", ["public.parent.email?", "parents.*.email?", "public.p*.email?"])
@@ -422,8 +551,44 @@ def test_a_selection_that_is_added(lake, journal) -> None:
     ]
 
 
-def test_tables_and_the_secret() -> None:
-    """A mirror's selection refuses tables, and the mirror's objects do not show the secret."""
+def test_a_comparison_without_the_selection(lake, journal) -> None:
+    """A comparison needs the selection: by clear keys, a repair would find no row of the lake in the source, and delete all of them."""
+
+    def verification(selection: Selection | None) -> object:
+        return verification_of(
+            Source("postgresql://nowhere", slot="s", publication="p"),
+            str(journal.folder),
+            str(mirror.target),
+            keys=lambda schema, name: (),
+            range_rows=10,
+            timeout=1,
+            selection=selection,
+            journal_selection=None,
+            session=None,
+        )
+
+    mirror = lake(selection=ANY_EMAIL)
+    t = journal.stream.table("t", ID, EMAIL)
+    journal.stream.transaction(t.insert("1", "planted-1"))
+    mirror.step()
+    with pytest.raises(ConfigurationError, match="the mirror has a selection"):
+        verification(None)
+    assert verification(ANY_EMAIL)
+    shutil.rmtree(mirror.target)
+    keyed = Selection(mask=("public.t.id",), secret=SECRET)
+    mirror = lake(selection=keyed)
+    journal.stream.transaction(t.insert("2", "x"))
+    mirror.step()
+    for other in (None, Selection(), ANY_EMAIL):
+        with pytest.raises(
+            ConfigurationError, match=r"the key column 'id' of public\.t is masked in the target"
+        ):
+            verification(other)
+    assert verification(keyed)
+
+
+def test_options() -> None:
+    """A mirror's selection has no tables and kinds, and nothing shows its secret."""
     with pytest.raises(ConfigurationError, match="no tables or kinds"):
         Mirror("journal", ["public.*"], "target", selection=Selection(tables=("public.t",)))
     mirror = Mirror("journal", ["public.*"], "target", selection=HIDING)

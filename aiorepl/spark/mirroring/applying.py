@@ -48,7 +48,7 @@ _THREADS: Final = 4
 
 CatchUp = Callable[[Table, BlockPosition, BlockPosition], Sequence[StagedFile]]
 """Stages the changes of one table between two positions of the journal."""
-Write = Callable[[], int | None]
+Write = Callable[[], Written | None]
 Described = Callable[[Write, str], Write]
 """Wraps a call for another thread; Spark's UI shows the text as the description of the call's jobs."""
 
@@ -168,7 +168,7 @@ class Applying:
         due = set(aside) | added if first else added
         commit = Commit(_application(state), number, head.lsn)
 
-        def write(table: Table) -> int | None:
+        def write(table: Table) -> Written | None:
             found = files.get(table, [])
             behind = table in due
             if behind:
@@ -186,7 +186,7 @@ class Applying:
                 )
             return self._writer.write(table, found, commit, state.tables.get(table), behind=behind)
 
-        oids, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
+        written, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
         if failed and settings.on_error == "halt":
             raise self._failure(failed) from next(iter(failed.values()))
         for table in due - failed.keys():
@@ -206,7 +206,6 @@ class Applying:
             if first
             else state.tables
         )
-        written = {table: Written(oid, number) for table, oid in oids.items()}
         saved = self._file.save(
             state.after(
                 number, head.end.place, settings.patterns, {**kept, **written}, aside, head.remembered
@@ -217,10 +216,10 @@ class Applying:
         return saved
 
     def _in_threads(
-        self, write: Callable[[Table], int | None], tables: Sequence[Table], number: int
-    ) -> tuple[dict[Table, int], dict[Table, Exception]]:
-        """Write tables. Return the oids of written tables, and the errors that are due to a table. Raise any other error."""
-        oids: dict[Table, int] = {}
+        self, write: Callable[[Table], Written | None], tables: Sequence[Table], number: int
+    ) -> tuple[dict[Table, Written], dict[Table, Exception]]:
+        """Write tables. Return the tables that were written, and the errors that are due to a table. Raise any other error."""
+        written: dict[Table, Written] = {}
         failed: dict[Table, Exception] = {}
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
             calls = [self._described(partial(write, table), f"{table} batch {number}") for table in tables]
@@ -230,14 +229,14 @@ class Applying:
                     # Executors reduce large batches. An error of their disks or memory is not due to the table.
                     error = known_cause(error) or error
                 if error is None:
-                    oid = future.result()
-                    if oid is not None:
-                        oids[table] = oid
+                    found = future.result()
+                    if found is not None:
+                        written[table] = found
                 elif isinstance(error, Exception) and _of_table(error):
                     failed[table] = error
                 else:
                     raise error
-        return oids, failed
+        return written, failed
 
     def _added(self, state: State) -> set[Table]:
         """Return the journal's tables that earlier batches skipped because no pattern matched them."""

@@ -49,7 +49,7 @@ from aiorepl.spark.mirroring.source import (
     url_of,
 )
 from aiorepl.spark.mirroring.staging import StagedFile
-from aiorepl.spark.mirroring.state import State, StateFile
+from aiorepl.spark.mirroring.state import State, StateFile, Written
 from aiorepl.spark.mirroring.statistics import counted
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.mirroring.up_to_date import up_to_date
@@ -347,7 +347,7 @@ def open_lake(
 def _described(spark: SparkSession, write: Write, text: str) -> Write:
     """Wrap ``write`` for another thread, where its jobs get the query's job group and a description."""
 
-    def described() -> int | None:
+    def described() -> Written | None:
         if is_remote():
             # A Connect client cannot set a description.
             spark.addTag(text)

@@ -16,6 +16,7 @@ from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.storage.opening import Location, open_store
+from aiorepl.transforms.selection import Selection
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,23 @@ class MirroredTables:
     def set_aside(self) -> Mapping[str, str]:
         """The tables that were set aside because they could not be written, with the reasons."""
         return {str(table): aside.problem for table, aside in self._require().aside.items()}
+
+    def require_selection(self, selection: Selection | None) -> None:
+        """Check that a comparison of the tables with their source knows the columns that the mirror hides.
+
+        :param selection: the mirror's selection; ``None`` if it is not given.
+        :raises ConfigurationError: the mirror has a selection that is not given, or keys have masks that it does not make.
+        """
+        state = self._require()
+        rules = Selection().rules if selection is None else selection.rules
+        for table, written in state.tables.items():
+            for name, mark in written.key.items():
+                if mark and not rules.may_hide(name):
+                    raise ConfigurationError(
+                        f"the key column {name!r} of {table} is masked in the target, and not in the selection: pass the mirror's selection"
+                    )
+        if selection is None and state.selection:
+            raise ConfigurationError("the mirror has a selection: pass it as selection")
 
     def batches(self) -> list[LSN]:
         """List the LSNs at which batches that changed a table ended, ascending, as far back as the tables' logs reach."""

@@ -4,16 +4,15 @@ Patterns match names, and a rename changes a name. So the driver compares each d
 sink does. The mirror ends if a hidden column could be visible. The mirror's state stores the names that the selection remembers after the
 last batch that reached all tables. A batch that is repeated after a crash is judged against this memory again.
 
-A journal does not tell which tables are partitions or children of others. So a visible column that has the name of a hidden column must be
-in ``keep``. One case needs no ``keep``: a partition or child has all columns of its parent, so a table that lacks a column of the pattern's
-table is neither.
+A journal does not tell which tables are partitions or children of others. The columns of a parent tell nothing either, because they change:
+its last description is not that of earlier or later rows. So a visible column that has the name of a hidden column must be in ``keep``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -33,34 +32,34 @@ from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.selected import hide
 from aiorepl.storage.opening import Location
 from aiorepl.transforms.filter import StreamFilter
+from aiorepl.transforms.masking import mask_of, secret_of
 from aiorepl.transforms.memory import SelectionMemory
-from aiorepl.transforms.patterns import Names, Pattern, quote
+from aiorepl.transforms.patterns import Names, quote
 from aiorepl.transforms.rules import ColumnAction
 from aiorepl.transforms.selection import Selection
+
+_MARKED: Final = b"the key of a mirror's table"
 
 
 class Judge:
     """Compares the descriptions of a mirror's tables, in the order of the journal.
 
     :param remembered: the memory of earlier batches, as ``remembered`` returned it.
-    :param columns: as ``matched`` returned it.
     """
 
-    def __init__(
-        self, selection: Selection, remembered: Iterable[Any], columns: dict[Names, frozenset[str]]
-    ) -> None:
+    def __init__(self, selection: Selection, remembered: Iterable[Any]) -> None:
         self._rules = selection.rules
         self._memory = SelectionMemory(selection.rules)
         self._memory.load(remembered)
         self._filter = StreamFilter(selection, memory=self._memory)
-        self._columns = columns
+        self._undecided: dict[str, str] = {}
 
     def judge(self, relation: Relation, *, keyed: bool) -> None:
         """Compare a description with the previous description of the table.
 
         :param keyed: whether the mirror finds rows by their key.
         :raises PermanentError: a hidden column was renamed, or may have been renamed.
-        :raises ConfigurationError: the selection hides a column of the same name in a table that may be a parent, or drops a column of the key.
+        :raises ConfigurationError: the selection drops a column of the key.
         """
         self._filter.judge(relation)
         own = relation.schema, relation.name
@@ -74,53 +73,58 @@ class Judge:
             if action is not ColumnAction.KEPT or self._rules.keep.match((*own, name)):
                 continue
             for pattern in (*self._rules.drop.all, *self._rules.mask.all):
-                if pattern.matches_last(name) and self._may_descend(relation, pattern):
-                    raise ConfigurationError(
-                        f"{quote((*own, name))} has the name of a column that {pattern.text!r} hides, and its table may be a partition or child "
-                        "of a table that the pattern matches: add the column to drop or mask, or to keep if it may be visible"
-                    )
+                if pattern.matches_last(name):
+                    self._undecided.setdefault(quote((*own, name)), pattern.text)
+
+    def require_decided(self) -> None:
+        """Check that no visible column may be hidden in a parent of its table.
+
+        :raises ConfigurationError: a column may be; names all such columns of the descriptions.
+        """
+        if self._undecided:
+            first, *others = self._undecided
+            more = f" (likewise {', '.join(others)})" if others else ""
+            raise ConfigurationError(
+                f"{first} has the name of a column that {self._undecided[first]!r} hides, and its table may be a partition or child "
+                f"of a table that the pattern matches: add the column to drop or mask, or to keep if it may be visible{more}"
+            )
 
     @property
     def remembered(self) -> list[Any]:
         """The memory after the last call of ``judge``, as JSON types."""
         return self._memory.to_json()
 
-    def _may_descend(self, relation: Relation, pattern: Pattern) -> bool:
-        """Whether a table may be a partition or child of a table that a pattern matches."""
-        columns = None if pattern.table is None else self._columns.get(pattern.table)
-        return columns is None or columns <= set(relation.names)
 
-
-def matched(
+def require_matched(
     selection: Selection, reader: JournalReader, journal: Location, tables: Iterable[Table]
-) -> dict[Names, frozenset[str]]:
-    """Check that each pattern matches a column. Return the columns of each table that was looked up.
+) -> None:
+    """Check that each pattern matches a column.
 
     The columns are those of a table's last description in the journal.
 
     :param tables: the tables that the journal has, or had.
     :raises ConfigurationError: a pattern matches no column, and does not end with ``?``.
     """
-    found: dict[Names, frozenset[str]] = {}
+    found: dict[Names, tuple[str, ...]] = {}
     names = [(table.schema, table.name) for table in tables]
 
-    def columns_of(name: Names) -> frozenset[str]:
+    def columns_of(name: Names) -> tuple[str, ...]:
         if name not in found:
             described = describe(reader, journal, TableName(name[0], name[1]))
-            found[name] = frozenset(() if described is None else described.relation.names)
+            found[name] = () if described is None else tuple(described.relation.names)
         return found[name]
 
     rules = selection.rules
     for patterns in (rules.drop, rules.mask, rules.keep):
         for pattern in patterns.all:
+            if pattern.optional:
+                continue
             possible = names if pattern.table is None else [pattern.table] if pattern.table in names else []
-            matches = (pattern.match((*name, column)) for name in possible for column in columns_of(name))
-            if not any(matches) and not pattern.optional:
+            if not any(pattern.match((*name, column)) for name in possible for column in columns_of(name)):
                 raise ConfigurationError(
                     f"{patterns.option}: {pattern.text!r} matches no column in the last descriptions of the journal's tables: correct the "
                     "pattern, or end it with ? if it may match nothing; a partition needs a pattern of its own"
                 )
-    return {name: columns for name, columns in found.items() if columns}
 
 
 def descriptions(
@@ -179,6 +183,31 @@ def masked_columns(selection: Selection, table: Table, columns: Iterable[str]) -
     """Return the names of the columns that the selection masks in a table."""
     own = [(table.schema, table.name)]
     return {name for name in columns if selection.rules.action(own, name) is ColumnAction.MASKED}
+
+
+def key_marks(selection: Selection | None, table: Table, key: Iterable[str]) -> dict[str, str]:
+    """Return a text for each column of a key: empty for a visible column, and otherwise one that only the same secret makes."""
+    names = sorted(key)
+    if selection is None:
+        return dict.fromkeys(names, "")
+    masked, mark = masked_columns(selection, table, names), mask_of(secret_of(selection))(_MARKED).hex()
+    return {name: mark if name in masked else "" for name in names}
+
+
+def require_same_key(table: Table, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Check that the mirror can find the target's rows by their key.
+
+    :param before: the marks of the target's key; empty if it was written without a selection.
+    :param now: the marks of the present key.
+    :raises ConfigurationError: a column of the key has other masks in the target, or none.
+    """
+    for name, mark in now.items():
+        if mark != (before.get(name, mark) if before else ""):
+            raise ConfigurationError(
+                f"the key column {name!r} of {table} has other masks in the target, or none, so the mirror cannot find its rows: put back the "
+                "former selection and secret; or begin the table again with an empty target (aiorepl spark mirror --restart-table), and "
+                "request a snapshot"
+            )
 
 
 def attributed(version: Version) -> Relation:

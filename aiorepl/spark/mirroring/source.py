@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.history.manifest import Table
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
@@ -27,12 +27,13 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.batch import Head
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, pickled
 from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start
-from aiorepl.spark.mirroring.selected import Judge, descriptions, hidden_files, hidden_of, matched
+from aiorepl.spark.mirroring.selected import Judge, descriptions, hidden_files, hidden_of, require_matched
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile, stage
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
 from aiorepl.spark.reading.compacted_plan import latest_compacted
+from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import Options
 from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
@@ -40,7 +41,6 @@ from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.session.garbage import spare_modules
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location, open_store
-from aiorepl.transforms.patterns import Names
 from aiorepl.transforms.selection import Selection
 
 
@@ -138,7 +138,12 @@ class MirrorPlanner(Planner):
         """The memory of the selection after the last planned batch; ``None`` without a selection."""
         self._staging = staging
         self._wanted = staging.settings.wanted if wanted is None else wanted
-        self._columns: dict[Names, frozenset[str]] | None = None
+        self._matched = False
+
+    @property
+    def selects(self) -> bool:
+        """Whether the mirror has a selection."""
+        return self._staging.settings.selection is not None
 
     def _earliest(self, chain: Chain) -> LSN:
         start = history_start(self.options.journal, chain)
@@ -209,11 +214,12 @@ class MirrorPlanner(Planner):
     ) -> None:
         """Compare the descriptions of a batch with earlier descriptions, before a row of the batch is staged."""
         journal, settings = self.options.journal, self._staging.settings
-        if self._columns is None:
+        if not self._matched:
             tables = [Table(*name) for name in chain.completeness.names]
-            self._columns = matched(selection, reader, journal, tables)
+            require_matched(selection, reader, journal, tables)
+            self._matched = True
         state = StateFile(open_store(self._staging.target)).load()
-        judge = Judge(selection, () if state is None else state.selection, self._columns)
+        judge = Judge(selection, () if state is None else state.selection)
         ranges = [(start, end, self._wanted)]
         if state is not None and state.patterns != settings.patterns:
             # The changes of an added table from before this batch are staged with this batch.
@@ -223,6 +229,7 @@ class MirrorPlanner(Planner):
             for relation in descriptions(journal, reader, chain, first, last, wanted):
                 mode = settings.mode_of(Table(relation.schema, relation.name))
                 judge.judge(relation, keyed=mode != "changelog")
+        judge.require_decided()
         self.remembered = tuple(judge.remembered)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -269,11 +276,26 @@ class MirrorReader(StreamReader):
         last = self._offset(end)
         after = last.follows(self._offset(start))
         first = last.at(last.position.at(after.lsn), None, after.part, after.block)
+        if self._planner.selects:
+            self._require_memory(first)
         planned = super().partitions(start, end)
         lsn = last.position.lsn
         if last.part or last.block:
             lsn = next(self._journal.chain().walk(lsn)).last_end_lsn
         return [RowsPartition((Head(first, last, lsn, self._planner.remembered),)), *planned]
+
+    def _require_memory(self, start: Offset) -> None:
+        """Check that the state has the names of all batches before this one, before any row is staged.
+
+        :raises JournalError: the state was put back from an older copy, or deleted.
+        """
+        file = StateFile(open_store(self._target))
+        state, begun = file.load(), BlockPosition(start.start_lsn or ZERO)
+        if start.place > (begun if state is None else max(begun, state.end)):
+            raise JournalError(
+                f"{file.location}, which has the names of the hidden columns, is older than the query's checkpoint, or was deleted. Restore "
+                "both from the same copy; the tables can stay as they are. Or start over with an empty target and a new checkpoint"
+            )
 
 
 class _CatchingReader(DataSourceReader):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from aiorepl.durable import reason
@@ -63,10 +64,13 @@ class Written(NamedTuple):
 
     :param oid: the table's oid; 0 for a table that begins again.
     :param batch: the number of the batch.
+    :param key: the marks of the key's columns, if the mirror has a selection: empty for a visible column, and otherwise a text that only
+        the same secret makes.
     """
 
     oid: int
     batch: int
+    key: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +209,12 @@ def _dump(state: State) -> bytes:
             "end": _dump_place(state.end),
             "planned": _dump_place(state.planned),
             "patterns": state.patterns,
-            "tables": [[table.schema, table.name, *written] for table, written in state.tables.items()],
+            "tables": [
+                [table.schema, table.name, each.oid, each.batch] for table, each in state.tables.items()
+            ],
+            "keys": [
+                [table.schema, table.name, dict(each.key)] for table, each in state.tables.items() if each.key
+            ],
             "aside": [
                 [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
                 for table, each in state.aside.items()
@@ -222,6 +231,10 @@ def _load(data: bytes, location: str) -> State:
 def _state(fields: Mapping[str, Any]) -> State:
     if (found := integer(fields, "layout")) != _LAYOUT:
         raise ValueError(f"its layout is {found}, and this version knows {_LAYOUT}: use a newer version")
+    keys = {
+        _table(schema, name): {column: text({"a mark": mark}, "a mark") for column, mark in key.items()}
+        for schema, name, key in fields.get("keys", ())
+    }
     return State(
         Position.from_json(fields["source"]),
         text(fields, "query"),
@@ -232,7 +245,9 @@ def _state(fields: Mapping[str, Any]) -> State:
         _place(fields["end"] if fields["planned"] is None else fields["planned"]),
         tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
         {
-            _table(schema, name): Written(_number(oid), integer({"batch": batch}, "batch"))
+            _table(schema, name): Written(
+                _number(oid), integer({"batch": batch}, "batch"), keys.get(_table(schema, name), {})
+            )
             for schema, name, oid, batch in fields["tables"]
         },
         {

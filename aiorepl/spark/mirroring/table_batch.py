@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, newest_comm
 from aiorepl.spark.lake.table import Table as Target
 from aiorepl.spark.mirroring.changes import MirrorChanges
 from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
-from aiorepl.spark.mirroring.selected import masked_columns, require_text
+from aiorepl.spark.mirroring.selected import key_marks, masked_columns, require_same_key, require_text
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
@@ -67,8 +67,8 @@ class TableWriter:
         known: Written | None,
         *,
         behind: bool = False,
-    ) -> int | None:
-        """Write the changes that a table lacks. Return the table's oid; ``None`` if the table has no target yet.
+    ) -> Written | None:
+        """Write the changes that a table lacks. Return what the state has of the table then; ``None`` if it has no target yet.
 
         :param files: the files with the changes, in the order of their rows.
         :param known: the last batch that was written to the table; ``None`` if there is none.
@@ -96,10 +96,17 @@ class TableWriter:
         if not fresh:
             if not applied:
                 target.apply(commit)
-            return oid
+            if known is not None and known.oid:
+                return Written(oid, commit.number, known.key)
+            # The process ended before the state was saved, so the state does not know the table's key.
+            key = self._key(table, self._runs(table, files, _common(table, files), mode), mode)
+            return self._written(oid, commit, key)
         with_rows = any(not file.only_truncates for file in fresh)
         common = _common(table, fresh) if with_rows or present else _certain(table, fresh)
         runs = self._runs(table, fresh, common, mode)
+        key = self._key(table, runs, mode)
+        if known is not None and known.oid:
+            require_same_key(table, known.key, key)
         created = with_rows or (not present and self._is_complete(table, common, mode))
         if not created and not present:
             return None
@@ -113,7 +120,10 @@ class TableWriter:
             target.maintain()
         except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
             _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
-        return oid
+        return self._written(oid, commit, key)
+
+    def _written(self, oid: int, commit: Commit, key: dict[str, str]) -> Written:
+        return Written(oid, commit.number, {} if self.settings.selection is None else key)
 
     def _reduced(
         self,
@@ -138,6 +148,13 @@ class TableWriter:
         with_rows = [file for file in files if mode == "changelog" or not file.only_truncates]
         truncates = [each for file in files if file not in with_rows for each in file.truncates]
         return reduce_staged(changes, with_rows, truncates, self._reduce_large)
+
+    def _key(
+        self, table: Table, runs: Iterable[tuple[tuple[str, ...], list[StagedFile]]], mode: Mode
+    ) -> dict[str, str]:
+        """Return the marks of the columns by which the mirror finds the target's rows."""
+        found = () if mode == "changelog" else {name for names, _ in runs for name in names}
+        return key_marks(self.settings.selection, table, found)
 
     def _is_complete(self, table: Table, common: Common, mode: Mode) -> bool:
         """Whether a table can begin with a truncate: a changelog, whose partitions have known types."""

@@ -63,10 +63,10 @@ def verify(
     :param ended: also compare ended versions (mode history) and deleted rows (soft_delete) with the journal, which is read from its
         beginning.
     :param journal_selection: the pipeline's ``journal_selection``. Columns that it may hide are not compared.
-    :param selection: the mirror's ``selection``. Columns that it may hide are not compared.
+    :param selection: the mirror's ``selection``, which it needs if the mirror has one. Columns that it may hide are not compared.
     :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
-    :raises ConfigurationError: a table is not mirrored, or the role lacks a privilege.
+    :raises ConfigurationError: a table is not mirrored, the mirror has a selection that is not given, or the role lacks a privilege.
     :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
     """
     source = Source(Secret.of(dsn) if dsn is not None else None, slot=slot, publication=tuple_of(publication))
@@ -106,10 +106,12 @@ def verification_of(
     lake: Lake | None = None,
 ) -> Verification:
     """Return the verification of a mirror's target; parameters as in ``verify`` and ``Verification``."""
+    mirrored = MirroredTables(target, lake)
+    mirrored.require_selection(selection)
     rules = [each.rules for each in (selection, journal_selection) if each is not None]
     return Verification(
         source,
-        MirroredTables(target, lake),
+        mirrored,
         journal,
         keys=keys,
         range_rows=range_rows,
