@@ -456,7 +456,7 @@ class Pipeline:
                 )
                 cleanup.push_async_callback(cancel_and_wait, task)
             if self._recovery is None and self._losses is not None:
-                # From now on nothing records what the sinks receive.
+                # Without a recovery, nothing records what the sinks receive.
                 await self._losses.load()
                 await self._losses.narrow(())
             if self._recovery is not None:

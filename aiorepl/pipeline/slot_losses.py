@@ -56,7 +56,7 @@ class _Contents:
 def consumers(
     publications: Sequence[str], selection: Selection | None, sinks: Mapping[str, Selection | None]
 ) -> frozenset[str]:
-    """Return each sink with what it gets: its name, and a digest of the publications and selections.
+    """Return a text for each sink: its name, and a digest of the publications and selections that decide what it receives.
 
     :param selection: the selection of the journal.
     :param sinks: the sinks' selections, by name.
@@ -170,7 +170,7 @@ class SlotLosses:
         )
 
     async def narrow(self, consumers: Collection[str]) -> None:
-        """Record that of the recorded sinks only these receive what this start delivers. Call this before the delivery begins.
+        """Forget the recorded sinks that do not receive the changes of this start. Call this before the delivery begins.
 
         :param consumers: the sinks, as from ``consumers``.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.

@@ -53,7 +53,7 @@ class SlotRecovery:
         :raises PermanentError, TransientError: the file cannot be written.
         """
         await self._losses.load()
-        # After a gap that was accepted, no sink has received everything.
+        # After an accepted gap, every sink lacks changes.
         await self._losses.narrow(() if accept_gap else self._consumers)
         self._phase.known = self._losses.known and not accept_gap
         if self._losses.pending and not accept_gap:

@@ -47,9 +47,10 @@ SELECT tree.root AS oid, sum(coalesce(pg_catalog.pg_relation_size(c.oid), 0))::b
        coalesce(bool_or(c.reltoastrelid <> 0 AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0), false) AS has_toast
   FROM tree JOIN pg_catalog.pg_class c ON c.oid = tree.part GROUP BY tree.root
 """
-# For each table, the versions of the catalog's rows that tell which of its rows the stream has had, and under which names: of the table, its
-# columns and schema, of partitioned tables above it, and of what adds each of these to the publications. A row of pg_type changes with
-# the name and schema of its table, and the rows of its columns when it is attached or detached. GRANT changes pg_class, which is left out.
+# For each table, the versions of the catalog's rows that decide which rows of the table the stream has, and under which names. These are
+# the rows of the table, of its columns and schema, of the partitioned tables above it, and of the publications' entries for all of them.
+# A row of pg_type changes with the name and schema of its table. The rows of its columns change when the table is attached or detached.
+# GRANT changes pg_class, which is left out.
 _HISTORY: Final = """
 WITH RECURSIVE tree(root, part) AS (
   SELECT c.oid, c.oid FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1)

@@ -401,8 +401,8 @@ def test_killed_before_the_state_is_saved(lake, journal, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("lost", ["deleted", "older"])
-def test_a_state_that_is_lost(lake, journal, lost) -> None:
-    """Without the names of all batches before it, no batch is staged."""
+def test_a_lost_state(lake, journal, lost) -> None:
+    """A batch is not staged if the state lacks the names of earlier batches."""
     mirror = lake(selection=ANY_EMAIL)
     t = journal.stream.table("t", ID, EMAIL)
     file = mirror.target / "_aiorepl" / "mirror.json"

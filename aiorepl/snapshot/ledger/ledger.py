@@ -391,7 +391,7 @@ def _ledger(fields: Mapping[str, Any]) -> ChunkLedger:
         integer(fields, "last_id"),
         lsn(fields, "signal"),
         boolean(fields, "paused"),
-        # Earlier versions have none.
+        # Ledgers of earlier versions have no cancelled tables.
         frozenset(map(int, fields.get("cancelled", ()))),
         # Earlier versions have none. The file may stay as it is until a table is complete, so each start must find the same name.
         name=text(fields, "name") if "name" in fields else f"{checksum(orjson.dumps(fields)):08x}",

@@ -218,7 +218,7 @@ class Applying:
     def _in_threads(
         self, write: Callable[[Table], Written | None], tables: Sequence[Table], number: int
     ) -> tuple[dict[Table, Written], dict[Table, Exception]]:
-        """Write tables. Return the tables that were written, and the errors that are due to a table. Raise any other error."""
+        """Write tables. Return the written tables, and the errors of single tables. Raise any other error."""
         written: dict[Table, Written] = {}
         failed: dict[Table, Exception] = {}
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:

@@ -72,8 +72,9 @@ class MirroredTables:
     def require_selection(self, selection: Selection | None) -> None:
         """Check that a comparison of the tables with their source knows the columns that the mirror hides.
 
-        :param selection: the mirror's selection; ``None`` if it is not given.
-        :raises ConfigurationError: the mirror has a selection that is not given, or keys have masks that it does not make.
+        :param selection: the selection that the comparison uses; ``None`` without a selection.
+        :raises ConfigurationError: the mirror has a selection and the comparison has none, or a key is masked that ``selection`` does not
+            mask.
         """
         state = self._require()
         rules = Selection().rules if selection is None else selection.rules
@@ -81,7 +82,7 @@ class MirroredTables:
             for name, mark in written.key.items():
                 if mark and not rules.may_hide(name):
                     raise ConfigurationError(
-                        f"the key column {name!r} of {table} is masked in the target, and not in the selection: pass the mirror's selection"
+                        f"the key column {name!r} of {table} is masked in the target, but not by the selection: pass the mirror's selection"
                     )
         if selection is None and state.selection:
             raise ConfigurationError("the mirror has a selection: pass it as selection")

@@ -79,7 +79,7 @@ class Judge:
     def require_decided(self) -> None:
         """Check that no visible column may be hidden in a parent of its table.
 
-        :raises ConfigurationError: a column may be; names all such columns of the descriptions.
+        :raises ConfigurationError: a visible column has the name of a hidden column. The error names all such columns.
         """
         if self._undecided:
             first, *others = self._undecided
@@ -186,7 +186,7 @@ def masked_columns(selection: Selection, table: Table, columns: Iterable[str]) -
 
 
 def key_marks(selection: Selection | None, table: Table, key: Iterable[str]) -> dict[str, str]:
-    """Return a text for each column of a key: empty for a visible column, and otherwise one that only the same secret makes."""
+    """Return a mark for each column of a key: empty for a visible column; for a masked column, a text that depends on the secret."""
     names = sorted(key)
     if selection is None:
         return dict.fromkeys(names, "")
@@ -204,9 +204,9 @@ def require_same_key(table: Table, before: Mapping[str, str], now: Mapping[str, 
     for name, mark in now.items():
         if mark != (before.get(name, mark) if before else ""):
             raise ConfigurationError(
-                f"the key column {name!r} of {table} has other masks in the target, or none, so the mirror cannot find its rows: put back the "
-                "former selection and secret; or begin the table again with an empty target (aiorepl spark mirror --restart-table), and "
-                "request a snapshot"
+                f"the key column {name!r} of {table} has other masks in the target, or none, so the mirror cannot find rows: restore the "
+                "former selection and secret, or begin the table again with an empty target (aiorepl spark mirror --restart-table) and a "
+                "snapshot"
             )
 
 

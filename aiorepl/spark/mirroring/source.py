@@ -285,16 +285,17 @@ class MirrorReader(StreamReader):
         return [RowsPartition((Head(first, last, lsn, self._planner.remembered),)), *planned]
 
     def _require_memory(self, start: Offset) -> None:
-        """Check that the state has the names of all batches before this one, before any row is staged.
+        """Before any row is staged, check that the state has the names of all earlier batches.
 
-        :raises JournalError: the state was put back from an older copy, or deleted.
+        :param start: the start of the batch.
+        :raises JournalError: the state was restored from an older copy, or deleted.
         """
         file = StateFile(open_store(self._target))
         state, begun = file.load(), BlockPosition(start.start_lsn or ZERO)
         if start.place > (begun if state is None else max(begun, state.end)):
             raise JournalError(
-                f"{file.location}, which has the names of the hidden columns, is older than the query's checkpoint, or was deleted. Restore "
-                "both from the same copy; the tables can stay as they are. Or start over with an empty target and a new checkpoint"
+                f"{file.location}, which has the names of the hidden columns, is older than the query's checkpoint, or was deleted: restore "
+                "both from the same copy, without the tables, or begin again with an empty target and a new checkpoint"
             )
 
 

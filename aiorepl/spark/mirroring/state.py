@@ -64,8 +64,7 @@ class Written(NamedTuple):
 
     :param oid: the table's oid; 0 for a table that begins again.
     :param batch: the number of the batch.
-    :param key: the marks of the key's columns, if the mirror has a selection: empty for a visible column, and otherwise a text that only
-        the same secret makes.
+    :param key: the marks of the key's columns, as ``key_marks`` returns them; empty without a selection.
     """
 
     oid: int
