@@ -128,7 +128,7 @@ def refusals() -> Iterator[tuple[dict[str, Any], str]]:
     for choice in ({"tables": ("public.people",)}, {"kinds": ("insert",)}):
         yield (
             {"journal": "x", "journal_selection": Selection(**choice)},
-            "no tables or kinds: leave tables out",
+            "no tables or kinds, because a journal",
         )
 
 
