@@ -124,7 +124,7 @@ async def test_others_who_block_are_told_by_their_task(told):
 
     with watching():
         await asyncio.create_task(blocks(), name="theirs")
-    assert "if not, the machine may be overloaded" in told("task 'theirs'")[0]
+    assert "without one, the machine may be overloaded" in told("task 'theirs'")[0]
 
 
 async def test_one_thread_for_a_loop_and_none_without_pipelines():
