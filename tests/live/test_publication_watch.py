@@ -165,6 +165,23 @@ async def test_truncates(watched, server):
         assert [f"partition_truncated{doubt} public.{name} of public.m" for name in ("m1", "m2")] == both
 
 
+@EVERY_SERVER
+async def test_a_look_between_an_analyze_and_its_commit(watched, server):
+    """A TRUNCATE is noticed although the ANALYZE of its transaction precedes the last look before the commit."""
+    sink = MemorySink()
+    connection = await asyncpg.connect(watched.published.dsn)
+    try:
+        async with watched.pipeline(sink) as pipeline:
+            await watched.looked(pipeline)
+            await connection.execute("BEGIN; TRUNCATE m2; INSERT INTO m2 VALUES (61, 2, ''); ANALYZE m2")
+            await watched.looked(pipeline)
+            assert [] == items(sink)
+            await connection.execute("COMMIT")
+            assert ["partition_truncated? public.m2 of public.m"] == await watched.noticed(pipeline, sink)
+    finally:
+        await connection.close()
+
+
 def of_publications(version: int) -> Iterator[tuple[list[str], list[str]]]:
     """Statements, and what they are noticed as."""
     yield ["ALTER PUBLICATION w ADD TABLE loose"], ["table_added public.loose"]

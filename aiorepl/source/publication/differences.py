@@ -16,6 +16,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
+from aiorepl.source.catalog.snapshots import precedes
 from aiorepl.source.publication.picture import Picture, Table
 from aiorepl.transactions.publication_changes import Difference, What
 
@@ -223,7 +224,9 @@ def _is_truncated(before: Picture, table: Table, found: Details, version: int) -
             return False if other_toast else bool(was.toast) or None
         # VACUUM FULL of an empty table looks like this before PostgreSQL 14.
         return None if other_toast or version < _STATISTICS_SINCE else True
-    if found.analyzed is not None and found.analyzed >= before.time:
+    # A transaction that was open at the earlier look may have truncated the table, and analyzed it before the look.
+    was_open = before.next_xid is not None and precedes(found.xid, before.next_xid)
+    if found.analyzed is not None and (found.analyzed >= before.time or was_open):
         return None
     # VACUUM FULL, CLUSTER and REPACK set the statistics themselves.
     return False

@@ -64,6 +64,7 @@ class Picture:
     :param leaves: the oid of the table under whose name the stream has the rows of each published table with rows.
     :param filters: the hashes of the row filters of each table, with the names of their publications.
     :param columns: the same for column lists.
+    :param next_xid: the xid of the next transaction, at that time or later; ``None`` for a picture of an earlier process.
     """
 
     facts: str
@@ -76,6 +77,7 @@ class Picture:
     leaves: Mapping[int, int] = field(repr=False)
     filters: Mapping[int, tuple[tuple[str, str], ...]] = field(repr=False)
     columns: Mapping[int, tuple[tuple[str, str], ...]] = field(repr=False)
+    next_xid: int | None = None
 
     def partitions(self, root: int) -> list[int]:
         """The partitions whose rows the stream has under the name of ``root``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 # The facts are one JSON text. The server sends the text only if its hash differs from the last text's hash.
+# The age of an xid is counted from the next xid that the server assigns.
 _FACTS: Final = """
 WITH RECURSIVE published AS (
   SELECT * FROM pg_catalog.pg_publication WHERE pubname = ANY ($1::pg_catalog.text[]::pg_catalog.name[])
@@ -55,7 +56,8 @@ WITH RECURSIVE published AS (
 SELECT h.hash, CASE WHEN h.hash = $2 THEN NULL ELSE f.facts END AS facts,
        (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_flush_lsn() END)::pg_catalog.text AS lsn,
-       extract(epoch FROM pg_catalog.statement_timestamp())::pg_catalog.float8 AS time
+       extract(epoch FROM pg_catalog.statement_timestamp())::pg_catalog.float8 AS time,
+       (pg_catalog.age('3'::pg_catalog.xid)::pg_catalog.int8 + 3) & 4294967295 AS next_xid
   FROM facts f CROSS JOIN LATERAL (SELECT pg_catalog.hashtextextended(f.facts, 0)) AS h (hash)
 """
 _SPACES: Final = """SELECT p.pubname, s.pnnspid AS oid FROM published p

@@ -65,9 +65,9 @@ class PublicationReader:
         lsn, time = LSN.parse(row["lsn"]), row["time"]
         if row["facts"] is None:
             assert before is not None
-            now = replace(before, lsn=lsn, time=time)
+            now = replace(before, lsn=lsn, time=time, next_xid=row["next_xid"])
             return Comparison(now, now, {}, version)
-        now = picture(row["facts"], row["hash"], lsn, time)
+        now = replace(picture(row["facts"], row["hash"], lsn, time), next_xid=row["next_xid"])
         if before is None:
             return Comparison(now, now, {}, version)
         oids = examined(before, now)
