@@ -72,7 +72,7 @@ async def _look_up(dsn: str | None, publications: tuple[str, ...]) -> tuple[list
         oids = {row["type_oid"] for row in columns}
         types = Types(catalog.parse(await connection.fetch(catalog.QUERY, oids)))
     finally:
-        await connection.close()
+        connection.terminate()
     tables = [
         TableOfModel(*key, [ColumnOfModel(row["column"], row["type_oid"], row["nullable"]) for row in rows])
         for key, rows in groupby(columns, lambda row: (row["schema"], row["name"]))

@@ -15,6 +15,7 @@ Source: "Replication Management Functions"; logicalfuncs.c and slotfuncs.c.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
@@ -48,6 +49,7 @@ _FIRST_FETCH_ROWS: Final = 100
 # The pause between rounds, and its limit while sinks catch up.
 _PAUSE: Final = 0.3
 _LONGEST: Final = 5.0
+_CLOSE_SECONDS: Final = 5.0
 
 _SYSTEM: Final = """
 SELECT (SELECT system_identifier::text FROM pg_control_system()) AS identifier,
@@ -101,18 +103,21 @@ class SqlConnection:
         connection = await connect_sql(dsn, **kwargs)
         version = connection.get_server_version().major
         if version < 11:
-            await connection.close()
+            connection.terminate()
             raise ConfigurationError(
                 f"PostgreSQL {version} cannot advance a slot by SQL, which needs 11 or later: use interface = walsender"
             )
-        if is_sql_ascii(connection):
-            try:
-                await disable_conversion(connection)
-            except BaseException as error:
-                connection.terminate()
-                if isinstance(error, Exception):
-                    raise translated(error) from None
-                raise
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                # Before any lock or slot: the server releases those of a dead client after a minute, as a walsender releases its slot.
+                await connection.execute(GIVE_UP_CLIENT)
+                if is_sql_ascii(connection):
+                    await disable_conversion(connection)
+        except BaseException as error:
+            connection.terminate()
+            if isinstance(error, Exception):
+                raise translated(error) from None
+            raise
         return cls(connection, partial(cancel_backend, connection.server_pid, dsn, **kwargs))
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
@@ -121,7 +126,7 @@ class SqlConnection:
         :raises ServerError: the query failed.
         :raises ConnectionLost: the connection is gone.
         """
-        return [dict(row) for row in await self._fetch(sql, timeout=ANSWER_SECONDS)]
+        return [dict(row) for row in await self._fetch(sql)]
 
     async def identify_system(self) -> System:
         """Return what IDENTIFY_SYSTEM returns.
@@ -129,7 +134,7 @@ class SqlConnection:
         :raises ConnectionFailed: the role may not execute pg_control_system().
         """
         try:
-            (row,) = await self._fetch(_SYSTEM, timeout=ANSWER_SECONDS)
+            (row,) = await self._fetch(_SYSTEM)
         except ServerError as error:
             if error.sqlstate == "42501":
                 raise ConnectionFailed(
@@ -144,7 +149,7 @@ class SqlConnection:
         (``pg_read_server_files``) or the file is gone.
         """
         try:
-            (row,) = await self._fetch(_HISTORY, f"pg_wal/{timeline:08X}.history", timeout=ANSWER_SECONDS)
+            (row,) = await self._fetch(_HISTORY, f"pg_wal/{timeline:08X}.history")
         except ServerError as error:
             if error.sqlstate == "42501":
                 return None
@@ -188,7 +193,9 @@ class SqlConnection:
         parameters = ", ".join(f"${number}" for number in range(1, len(arguments) + 1))
         try:
             (row,) = await self._fetch(
-                f"SELECT lsn::text FROM pg_create_logical_replication_slot({parameters})", *arguments
+                f"SELECT lsn::text FROM pg_create_logical_replication_slot({parameters})",
+                *arguments,
+                timeout=None,
             )
         except ServerError as error:
             raise slot_problem(error, arguments[0]) from None
@@ -215,14 +222,12 @@ class SqlConnection:
         """
         self._slot = slot
         self._options = [part for pair in options.items() for part in pair]
-        (row,) = await self._fetch(_LOCK, poll_lock(slot), timeout=ANSWER_SECONDS)
+        (row,) = await self._fetch(_LOCK, poll_lock(slot))
         if not row["taken"]:
             raise SlotError(
                 f"another consumer reads slot {slot!r} through SQL functions: stop it, or use another slot",
                 busy=True,
             )
-        # The server then releases the lock of a dead client after a minute, as a walsender releases its slot.
-        await self._fetch(GIVE_UP_CLIENT, timeout=ANSWER_SECONDS)
         self._advanced = self._requested = await self._require_unmoved(confirmed)
 
     async def receive(self) -> list[Received | Restart]:
@@ -268,11 +273,12 @@ class SqlConnection:
         if not self._connection.is_closed():
             await self._end_round()
             await self._advance()
-            await self._fetch("SELECT pg_advisory_unlock_all()", timeout=ANSWER_SECONDS)
+            await self._fetch("SELECT pg_advisory_unlock_all()")
 
     async def close(self) -> None:
-        """Close the connection."""
-        await self._connection.close()
+        """Terminate the session, and wait until the socket is closed. Drop the connection if that takes long."""
+        with contextlib.suppress(TimeoutError):
+            await self._connection.close(timeout=_CLOSE_SECONDS)
 
     def abort(self) -> None:
         """Drop the connection without terminating the session."""
@@ -323,7 +329,7 @@ class SqlConnection:
         self._count = 0
         self._in_round = True
         try:
-            await self._connection.execute("BEGIN")
+            await self._connection.execute("BEGIN", timeout=ANSWER_SECONDS)
             # A parameter for each value, because asyncpg encodes arrays of text in the connection's encoding, which may be
             # SQL_ASCII.
             options = ", ".join(f"${number}::text" for number in range(4, 4 + len(self._options)))
@@ -353,16 +359,16 @@ class SqlConnection:
         if (flushed := self._flushed) > self._advanced:
             self._requested = flushed
             try:
-                await self._fetch(_ADVANCE, self._slot, str(flushed))
+                await self._fetch(_ADVANCE, self._slot, str(flushed), timeout=None)
             except ServerError as error:
                 raise slot_problem(error, self._slot) from None
             self._advanced = flushed
 
     async def _require_unmoved(self, known: LSN | None) -> LSN:
-        rows = await self._fetch(confirmed_query(self._slot), timeout=ANSWER_SECONDS)
+        rows = await self._fetch(confirmed_query(self._slot))
         return require_unmoved(self._slot, rows, known)
 
-    async def _fetch(self, sql: str, *arguments: Any, timeout: float | None = None) -> list[Any]:
+    async def _fetch(self, sql: str, *arguments: Any, timeout: float | None = ANSWER_SECONDS) -> list[Any]:
         try:
             return list(await self._connection.fetch(sql, *arguments, timeout=timeout))
         except ASYNCPG_ERRORS as error:

@@ -28,9 +28,10 @@ class DroppingProxy:
     :param way: the direction in which ``mark`` is searched: ``up``, to the server, or ``down``, from the server.
     :param mark: the bytes before which a connection begins to lose its packets.
     :param times: the number of connections that lose their packets.
+    :param delivers: whether the data with the mark still reaches its receiver, whose answer is then the first data that is lost.
     """
 
-    def __init__(self, dsn: str, way: str, mark: bytes, times: int = 1) -> None:
+    def __init__(self, dsn: str, way: str, mark: bytes, times: int = 1, *, delivers: bool = False) -> None:
         self.times = times
         """The number of connections that will still lose their packets."""
         self.lost = asyncio.Event()
@@ -38,6 +39,7 @@ class DroppingProxy:
         self._dsn = urlsplit(dsn)
         self._way = way
         self._mark = mark
+        self._delivers = delivers
         self._listener = Listener(self._connected)
 
     @property
@@ -68,6 +70,9 @@ class DroppingProxy:
                 if dead.is_set() or (way == self._way and self.times and self._mark in seen):
                     if not dead.is_set():
                         self._lose(ends)
+                        if self._delivers:
+                            # The filter drops only packets that come in.
+                            target.write(data)
                     dead.set()
                     await asyncio.Event().wait()
                 target.write(data)

@@ -11,7 +11,9 @@ import pytest
 
 from aiorepl import ConnectionFailed, ConnectionLost, Pipeline, RetryPolicy
 from aiorepl.testing.faults import MemorySink
-from aiorepl.wire import opening
+from aiorepl.wire import opening, sql
+from aiorepl.wire.session_settings import GIVE_UP_CLIENT
+from aiorepl.wire.slot_position import poll_lock
 from tests.live.dropping_proxy import DroppingProxy
 from tests.waiting import until
 
@@ -42,6 +44,7 @@ SELECT a.pid, a.query FROM pg_stat_activity a
  WHERE a.datname = current_database() AND a.pid <> pg_backend_pid() AND a.backend_type = 'client backend'
    AND EXISTS (SELECT FROM pg_locks l WHERE l.pid = a.pid AND l.relation = 'items'::regclass AND l.granted)
 """
+ADVISORY = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +53,14 @@ def soon(monkeypatch):
     quick = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 2000}
     monkeypatch.setattr(opening, "_KEEPALIVE", quick)
     monkeypatch.setattr(opening, "_ONE_HOST_SECONDS", 2.0)
+
+
+async def supervise(make, pipelines):
+    """Run pipelines one after the other until a start succeeds; each is added to the list."""
+    while True:
+        pipelines.append(make())
+        with suppress(ConnectionFailed, ConnectionLost):
+            return await pipelines[-1].run()
 
 
 def rows(changes):
@@ -77,22 +88,12 @@ async def test_dropped_packets_in_each_state(published, server, state, tmp_path)
         source = published.source(proxy.dsn)
         pipelines = []
 
-        async def supervise():
-            while True:
-                pipelines.append(
-                    Pipeline(
-                        source,
-                        [sink],
-                        reconnect=QUICK,
-                        retry=QUICK,
-                        snapshot=snapshot,
-                        state_dir=tmp_path,
-                    )
-                )
-                with suppress(ConnectionFailed, ConnectionLost):
-                    return await pipelines[-1].run()
+        def make():
+            return Pipeline(
+                source, [sink], reconnect=QUICK, retry=QUICK, snapshot=snapshot, state_dir=tmp_path
+            )
 
-        running = asyncio.create_task(supervise())
+        running = asyncio.create_task(supervise(make, pipelines))
         number = 1000
         async with asyncio.timeout(240):
             while not proxy.lost.is_set():
@@ -149,3 +150,27 @@ async def test_a_copy_beside_the_stream_leaves_no_lock(published, tmp_path):
             await proxy.lost.wait()
             await until(lambda: rows(sink.changes), lambda found: len(found) == 5000)
             await until(lambda: published.connection.fetch(HOLDERS), lambda found: not found, seconds=60)
+
+
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_a_poller_leaves_no_advisory_lock(published, monkeypatch):
+    """A connection is lost while the server's answer to the advisory lock is under way. The next connection gets the lock soon."""
+    monkeypatch.setattr(sql, "GIVE_UP_CLIENT", GIVE_UP_CLIENT.replace("60000", "2000"))
+    await published.create_slot()
+    sink = MemorySink()
+    key = poll_lock(published.slot).to_bytes(8, signed=True)
+    async with DroppingProxy(published.dsn, "up", key, delivers=True) as proxy:
+        pipelines = []
+
+        def make():
+            source = published.source(proxy.dsn, interface="sql")
+            return Pipeline(source, [sink], reconnect=QUICK, retry=QUICK, wait_for_slot=True)
+
+        running = asyncio.create_task(supervise(make, pipelines))
+        await proxy.lost.wait()
+        held = await until(lambda: published.connection.fetch(ADVISORY), bool)
+        await published.execute("INSERT INTO items VALUES (1, 'in the stream')")
+        await until(lambda: rows(sink.changes), lambda found: 1 in found, seconds=50)
+        assert held != await published.connection.fetch(ADVISORY)
+        pipelines[-1].stop()
+        await running
