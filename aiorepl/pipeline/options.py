@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.errors import ConfigurationError
 from aiorepl.pipeline.ephemeral import require_resync
 from aiorepl.pipeline.publication_policy import PublicationPolicy
 from aiorepl.pipeline.slot_losses import OnSlotLost
+from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.source.source import Source
 from aiorepl.transforms.selection import Selection
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The options of a ``Pipeline`` that depend on each other. The docstring of ``Pipeline`` describes them.
+    """The options of a ``Pipeline`` that depend on each other, or that several of its parts take. Its docstring describes them.
 
     :param policy: ``publication_interval``, ``on_new_table`` and ``on_partition_change``.
     :raises ConfigurationError: the options contradict each other.
@@ -42,6 +44,9 @@ class PipelineOptions:
     on_slot_lost: OnSlotLost
     state_dir: str | os.PathLike[str] | None
     policy: PublicationPolicy
+    batches: BatchPolicy
+    retry: RetryPolicy
+    buffer_bytes: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.source, Source):

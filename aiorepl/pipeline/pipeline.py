@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from anyio import CancelScope
 
@@ -51,6 +51,7 @@ from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
 from aiorepl.source.takeover import wait_for_slot as wait_until_free
+from aiorepl.transforms.memory import SelectionMemory
 
 # Imported at run time, because ``checked`` reads the annotations.
 from aiorepl.transforms.selection import Selection
@@ -138,11 +139,10 @@ class Pipeline:
         on_partition_change: OnPartitionChange = "warn",
         buffer_bytes: Size = 16 * 1024 * 1024,
     ) -> None:
-        shutdown_timeout = seconds_of("shutdown_timeout", shutdown_timeout)
+        self.shutdown_timeout = seconds_of("shutdown_timeout", shutdown_timeout)
         buffer_bytes = size_of("buffer_bytes", buffer_bytes)
         if publication_interval is not None:
             publication_interval = seconds_of("publication_interval", publication_interval)
-        policy = PublicationPolicy(publication_interval, on_new_table, on_partition_change)
         options = PipelineOptions(
             source=source,
             journal=journal,
@@ -154,88 +154,92 @@ class Pipeline:
             accept_gap=accept_gap,
             on_slot_lost=on_slot_lost,
             state_dir=state_dir,
-            policy=policy,
+            policy=PublicationPolicy(publication_interval, on_new_table, on_partition_change),
+            batches=batches or BatchPolicy(),
+            retry=retry or RetryPolicy(),
+            buffer_bytes=buffer_bytes,
         )
-        folder = options.folder
-        self._accept_gap = accept_gap
         self.recovers = False
         """Whether the next pipeline with these options reads all tables again, because this one has ended with ``SlotLost``."""
+        self._accept_gap = accept_gap
         self._source = source
         self._wait_for_slot = wait_for_slot
-        self.shutdown_timeout = shutdown_timeout
-        batches, retry = batches or BatchPolicy(), retry or RetryPolicy()
-        deliveries = resolve(sinks, batches, retry)
-        selections = _selection_state(options, deliveries, retry)
-        memories = {} if selections is None else selections.memories
+        deliveries = resolve(sinks, options.batches, options.retry)
+        selections = _selection_state(options, deliveries)
         self._capture = _capture(options, deliveries, selections, reconnect, until)
         options.require_compatible(deliveries, resyncs=self._capture.resyncs)
         if source.has_catalog and not self._capture.resyncs:
             self._capture.request_control_messages()
-        gaps = GapPolicy(accept=accept_gap)
         self._snapshots = Snapshots(reconnect)
-        phase = self._phase = InitialPhase(
+        phase = InitialPhase(
             self._capture,
-            folder,
+            options.folder,
             options.reading,
             wanted=bool(snapshot),
             resnapshot=resnapshot,
             hides_key=hides_no_key if selections is None else partial(selections.may_hide_key, JOURNAL),
         )
-        self._recovery: SlotRecovery | None = None
-        self._losses = None if folder is None else SlotLosses(folder, source.slot, max_resnapshots_per_day)
-        if on_slot_lost == "resnapshot" and self._losses is not None:
-            selected = {name: each.selection for name, each in deliveries.items()}
-            received = consumers(source.options().publications, journal_selection, selected)
-            self._recovery = SlotRecovery(self._losses, self._capture, phase, received)
-        self._fan_out: FanOut
+        self._losses, self._recovery = _recovery(
+            options, deliveries, self._capture, phase, max_resnapshots_per_day
+        )
         self._journal: Store | None = None
-        if journal is None:
-            self._fan_out = DirectFanOut(
-                self._capture, deliveries, buffer_bytes, gaps, phase, self._snapshots, memories
-            )
-        else:
-            # Imported here, because it takes a tenth of the start-up time.
-            from aiorepl.pipeline.journaled import JournaledFanOut
-            from aiorepl.storage.opening import open_store
-
-            self._journal = open_store(journal)
-            self._fan_out = JournaledFanOut(
-                self._capture,
-                deliveries,
-                buffer_bytes,
-                gaps,
-                phase,
-                self._snapshots,
-                memories,
-                journal=self._journal,
-                batches=batches,
-                retry=retry,
-                retention=retention,
-                compact=compact,
-                selection=journal_selection,
-            )
+        self._fan_out = self._new_fan_out(
+            options, deliveries, phase, {} if selections is None else selections.memories
+        )
         self._monitor = SnapshotMonitor(
             source, phase, self._snapshots, options.reading.max_wal_bytes, lambda: self._flushed
         )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
-        self._watch: PublicationWatch | None = None
-        if source.has_catalog and policy.interval is not None:
-            self._watch = PublicationWatch(
-                source,
-                policy,
-                deliveries,
-                PublicationState(folder, source.slot),
-                self._snapshots,
-                self._capture.counts,
-                lambda: self._fan_out.received,
-            )
-            self._fan_out.notices = self._watch.notices
+        self._watch = self._new_watch(options, deliveries)
         self._stopping = asyncio.Event()
         self._started = False
         self._began: float | None = None
         self._ended = asyncio.Event()
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
+
+    def _new_fan_out(
+        self,
+        options: PipelineOptions,
+        deliveries: Mapping[str, ResolvedDelivery],
+        phase: InitialPhase,
+        memories: Mapping[str, SelectionMemory],
+    ) -> FanOut:
+        gaps = GapPolicy(accept=options.accept_gap)
+        parts = self._capture, deliveries, options.buffer_bytes, gaps, phase, self._snapshots, memories
+        if options.journal is None:
+            return DirectFanOut(*parts)
+        # Imported here, because it takes a tenth of the start-up time.
+        from aiorepl.pipeline.journaled import JournaledFanOut
+        from aiorepl.storage.opening import open_store
+
+        self._journal = open_store(options.journal)
+        return JournaledFanOut(
+            *parts,
+            journal=self._journal,
+            batches=options.batches,
+            retry=options.retry,
+            retention=options.retention,
+            compact=options.compact,
+            selection=options.journal_selection,
+        )
+
+    def _new_watch(
+        self, options: PipelineOptions, deliveries: Mapping[str, ResolvedDelivery]
+    ) -> PublicationWatch | None:
+        if not options.source.has_catalog or options.policy.interval is None:
+            return None
+        watch = PublicationWatch(
+            options.source,
+            options.policy,
+            deliveries,
+            PublicationState(options.folder, options.source.slot),
+            self._snapshots,
+            self._capture.counts,
+            lambda: self._fan_out.received,
+        )
+        self._fan_out.notices = watch.notices
+        return watch
 
     async def run(self) -> None:
         """Run until the end of the stream (``until``), ``stop()``, or an error. A pipeline runs only once.
@@ -443,37 +447,27 @@ class Pipeline:
             # Wait before anything is opened, because the other instance still writes to the sinks and the journal.
             await wait_until_free(self._source)
         async with contextlib.AsyncExitStack() as cleanup:
+
+            def beside(work: Coroutine[Any, Any, None], what: str) -> None:
+                task = asyncio.create_task(work, name=f"aiorepl {what} {self._source.slot}")
+                cleanup.push_async_callback(cancel_and_wait, task)
+
             cleanup.enter_context(watching())
             cleanup.push_async_callback(self._capture.stop)
             if self._heartbeat is not None:
-                task = asyncio.create_task(
-                    self._run_heartbeat(), name=f"aiorepl heartbeat {self._source.slot}"
-                )
-                cleanup.push_async_callback(cancel_and_wait, task)
+                beside(self._run_heartbeat(), "heartbeat")
             if self._watch is not None:
-                task = asyncio.create_task(
-                    self._run_watch(), name=f"aiorepl publications {self._source.slot}"
-                )
-                cleanup.push_async_callback(cancel_and_wait, task)
+                beside(self._run_watch(), "publications")
             if self._recovery is None and self._losses is not None:
                 # Without a recovery, nothing records what the sinks receive.
                 await self._losses.load()
                 await self._losses.narrow(())
             if self._recovery is not None:
                 await self._recovery.begin(accept_gap=self._accept_gap)
-                task = asyncio.create_task(
-                    self._recovery.run(self.started), name=f"aiorepl losses {self._source.slot}"
-                )
                 cleanup.push_async_callback(self._recovery.end)
-                cleanup.push_async_callback(cancel_and_wait, task)
-            monitor = asyncio.create_task(
-                self._monitor.run(), name=f"aiorepl snapshot monitor {self._source.slot}"
-            )
-            cleanup.push_async_callback(cancel_and_wait, monitor)
-            snapshots = asyncio.create_task(
-                self._snapshots.run(), name=f"aiorepl snapshots {self._source.slot}"
-            )
-            cleanup.push_async_callback(cancel_and_wait, snapshots)
+                beside(self._recovery.run(self.started), "losses")
+            beside(self._monitor.run(), "snapshot monitor")
+            beside(self._snapshots.run(), "snapshots")
             await self._fan_out.run(cleanup)
 
     async def _run_heartbeat(self) -> None:
@@ -488,14 +482,14 @@ class Pipeline:
 
 
 def _selection_state(
-    options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery], retry: RetryPolicy
+    options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery]
 ) -> SelectionState | None:
     """Create the memories of all selections; ``None`` if the source has no catalog."""
     if not options.source.has_catalog:
         return None
     return SelectionState(
         {JOURNAL: options.journal_selection} | {name: each.selection for name, each in sinks.items()},
-        {JOURNAL: retry} | {name: each.retry for name, each in sinks.items()},
+        {JOURNAL: options.retry} | {name: each.retry for name, each in sinks.items()},
         options.folder,
         options.source.slot,
         journaled=options.journal is not None,
@@ -527,3 +521,23 @@ def _capture(
         tables=TableLookups(options.source, selections.begin if hides else None) if tables else None,
         columns=ColumnLookups(options.source, reconnects=reconnect is not None) if numbered else None,
     )
+
+
+def _recovery(
+    options: PipelineOptions,
+    sinks: Mapping[str, ResolvedDelivery],
+    capture: Capture,
+    phase: InitialPhase,
+    most: int,
+) -> tuple[SlotLosses | None, SlotRecovery | None]:
+    """Create the record of the slot's losses, and the recovery from them, as far as the options have a folder and want it.
+
+    :param most: how often within 24 hours all tables may be read again.
+    """
+    source = options.source
+    losses = None if options.folder is None else SlotLosses(options.folder, source.slot, most)
+    if losses is None or options.on_slot_lost != "resnapshot":
+        return losses, None
+    selected = {name: each.selection for name, each in sinks.items()}
+    received = consumers(source.options().publications, options.journal_selection, selected)
+    return losses, SlotRecovery(losses, capture, phase, received)
