@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.snapshot_source import snapshot_source
+from aiorepl.pipeline.start import Beginning, Start
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
@@ -36,7 +37,7 @@ from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger
-from aiorepl.source.preflight import PreflightResult
+from aiorepl.source.same_stream import Refuted
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.wire.interface import CreatedSlot
@@ -90,6 +91,8 @@ class FanOut(ABC):
         self._memories = memories
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
+        # The positions that sinks and the journal keep, as ``_open`` returned them.
+        self._stored: dict[str, Position | None] = {}
         self._feeders: list[Feeder] = []
         self._stopped = asyncio.Event()
         # Whether the stream is read beyond the end of the run, because tables are still to be read.
@@ -125,23 +128,52 @@ class FanOut(ABC):
         for feeder in self._feeders:
             feeder.stop()
 
-    async def _connect(self, cleanup: contextlib.AsyncExitStack, **options: Any) -> PreflightResult:
-        """Connect. If this creates a slot and the start fails, ``cleanup`` drops it, unless a sink or the journal needs it."""
+    async def _begin(
+        self,
+        cleanup: contextlib.AsyncExitStack,
+        journal: Position | None = None,
+        journal_end: LSN | None = None,
+    ) -> Beginning:
+        """Connect, and decide what is read besides the stream.
+
+        If this creates a slot and the start fails, ``cleanup`` drops it, unless a sink or the journal needs it.
+
+        :param journal: the position of the journal, which must belong to the slot; ``None`` if there is none.
+        :param journal_end: the journal's end, 0 if it is empty; ``None`` without a journal.
+        """
+        request = await self._snapshot.prepare(journal, journal_end)
         self.connecting = True
         try:
-            preflight_result = await self._capture.connect(**options)
+            found = await self._capture.connect(request)
         finally:
             self.connecting = False
         if self._capture.created is not None:
             cleanup.push_async_callback(self._drop_slot, self._capture.created)
-        return preflight_result
+        return await self._snapshot.begin(found, cleanup)
+
+    async def _start_stream(self, start: Start, refuted: Refuted, readings: Collection[str] = ()) -> Ledger:
+        """Carry out what was decided, and start the stream.
+
+        :param refuted: as in ``Capture.begin``.
+        :param readings: the readings of tables that the journal has in full.
+        """
+        await self._snapshot.carry_out(start, readings)
+        positions = ((name, start.positions[name]) for name in start.claims)
+        claims = [self._claim(name, self._holder(name), each) for name, each in positions if each is not None]
+        return await self._capture.begin(
+            start.after, start.positions, start=start.begin, claims=claims, refuted=refuted
+        )
+
+    def _holder(self, name: str) -> str:
+        """Return how messages name a sink or the journal."""
+        return f"sink {name}"
 
     async def _drop_slot(self, created: CreatedSlot) -> None:
         if not self.started.is_set() or self._undelivered:
             await uninterrupted(self._drop_slot_unless_needed(created))
 
     async def _drop_slot_unless_needed(self, created: CreatedSlot) -> None:
-        start = self._snapshot.start if self._snapshot.loads else None
+        start = self._snapshot.start
         dependent = await self._dependent(created.consistent_point if start is None else start)
         if dependent is None:
             await self._capture.roll_back()
@@ -158,12 +190,7 @@ class FanOut(ABC):
     def _undelivered(self) -> bool:
         """Whether an initial snapshot has begun and none of its chunks is durable. The next start then begins the snapshot anew."""
         start = self._snapshot.start
-        return (
-            self._snapshot.loads
-            and self.ledger is not None
-            and start is not None
-            and self.ledger.flushed <= start
-        )
+        return start is not None and self.ledger is not None and self.ledger.flushed <= start
 
     @abstractmethod
     async def _dependent(self, lsn: LSN) -> str | None:
@@ -186,6 +213,7 @@ class FanOut(ABC):
         except Exception as error:
             self.statistics[name].failed = str(error)
             raise
+        self._stored[name] = stored
         return stored
 
     @staticmethod

@@ -8,15 +8,15 @@ stream runs: the exported snapshot is gone. It recognizes consumers whose positi
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pipeline.published import everything, everything_again, truncation_of_all
+from aiorepl.pipeline.start import Beginning, Rows, Start, choose_rows
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
@@ -30,7 +30,7 @@ from aiorepl.snapshot.planning import HidesKey
 from aiorepl.snapshot.reading_transaction import SnapshotGone, TableLocked
 from aiorepl.snapshot.statistics import TableStatistics
 from aiorepl.source.capture import Capture
-from aiorepl.source.preflight import PreflightResult
+from aiorepl.source.preflight import PreflightResult, SlotRequest
 from aiorepl.storage.opening import Location
 from aiorepl.storage.store import Store
 from aiorepl.transactions.slices import Slice
@@ -43,12 +43,14 @@ Emit = Callable[[list[Slice]], Awaitable[None]]
 class InitialPhase:
     """The initial snapshot of one start, up to the beginning of the stream.
 
+    Call ``prepare``, connect with its result, and then ``begin``, ``carry_out`` and ``read``: each takes what the call before it has returned,
+    or what ``start`` has decided from it.
+
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
     :param resnapshot: whether to create the slot again, and to start with a truncate.
     :param hides_key: as in ``plan_tables``.
     :ivar known: whether the slot existed before. If so, a missing slot counts as lost.
-    :ivar loads: whether this start reads the snapshot that its slot exports.
     """
 
     def __init__(
@@ -63,7 +65,6 @@ class InitialPhase:
     ) -> None:
         self.known = False
         self.hides_key = hides_key
-        self.loads = False
         self.options = options
         self._capture = capture
         self._wanted = wanted or resnapshot
@@ -72,45 +73,45 @@ class InitialPhase:
         # Set if an earlier process ended while it created the slot. The value tells whether the snapshot begins with a
         # truncate.
         self._intended: bool | None = None
-        self._empty_journal = False
+        # The end of the journal; ``None`` without a journal.
+        self._journal_end: LSN | None = None
+        # Set after a loss of the slot.
+        self._gap: Gap | None = None
+        # Set by ``begin``, and by ``carry_out`` after doubts about the gap.
+        self._beginning: Beginning | None = None
         self._ledger: ChunkLedger | None = None
-        # Set by ``begin``: the slot and its cluster.
-        self._source_position: Position
         self._initial: InitialSnapshot | None = None
         # The number of the chunk that ``read`` delivers next; None once all chunks are delivered.
         self._next: int | None = None
         self._truncate = False
-        # Set after a loss of the slot. After ``begin``, set only if the rows of the gap are enough for some tables.
-        self._gap: Gap | None = None
         # The end of the last chunk that was delivered as a whole, and whether a part of the next chunk was delivered.
         self._delivered = ZERO
         self._partial = False
         self._end_early = False
 
     @property
-    def ledger(self) -> ChunkLedger | None:
-        """The chunk ledger; ``None`` if the slot never had a snapshot."""
-        return self._ledger
-
-    @property
     def store(self) -> LedgerStore:
         """The store of the chunk ledger, for the tables that are read while the stream runs; in memory without a folder."""
+        assert self._beginning is not None
+        source = self._beginning.found.position.at(ZERO)
         if self._file is None:
-            return MemoryLedger(ChunkLedger(self._source_position))
+            return MemoryLedger(ChunkLedger(source))
         if self._file.ledger is None:
-            self._file.ledger = ChunkLedger(self._source_position)
+            self._file.ledger = ChunkLedger(source)
         return self._file
 
     @property
-    def start(self) -> LSN | None:
-        """The position before the initial snapshot; ``None`` if consumers begin in the stream."""
-        ledger = self._ledger
-        return None if ledger is None or ledger.initial is None or not ledger.plan else ledger.initial.start
+    def loads(self) -> bool:
+        """Whether this start reads the snapshot that its slot exports."""
+        return self._beginning is not None and self._beginning.loads
 
     @property
-    def truncates(self) -> bool:
-        """Whether this start begins with a truncate of all tables."""
-        return self.loads and self._resnapshot and self._gap is None
+    def start(self) -> LSN | None:
+        """The position before the exported snapshot; ``None`` if this start reads none, or has handed it over."""
+        ledger = self._ledger
+        if not self.loads or ledger is None or ledger.initial is None or not ledger.plan:
+            return None
+        return ledger.initial.start
 
     @property
     def plan(self) -> SnapshotPlan | None:
@@ -144,25 +145,25 @@ class InitialPhase:
                 found.append(table)
         return found
 
-    def require_empty(self, journal_lsn: LSN) -> None:
-        """Read the rows of all tables only if the journal is empty, unless they replace the journal's rows.
+    async def prepare(self, journal: Position | None = None, journal_end: LSN | None = None) -> SlotRequest:
+        """Return what the start needs of its slot.
 
-        :param journal_lsn: the journal's end.
+        The rows of all tables are read only if the journal is empty, unless they replace the journal's rows.
+
+        :param journal: the position of the journal; ``None`` if there is no journal yet.
+        :param journal_end: the journal's end, 0 if it is empty; ``None`` without a journal.
         """
-        self._empty_journal = not journal_lsn
-        self._wanted = self._wanted and (self._resnapshot or self._empty_journal)
-
-    async def prepare(self) -> dict[str, Any]:
-        """Return the arguments with which the capture has to connect."""
+        self._journal_end = journal_end
+        self._wanted = self._wanted and (self._resnapshot or not journal_end)
         if self._file is None:
-            return {}
+            return SlotRequest()
         self._intended = await self._file.intended()
         # A record of the intent means that the earlier process may have dropped the slot itself.
-        known = {"known": self.known and self._intended is None}
+        request = SlotRequest(known=self.known and self._intended is None, journal=journal)
         if not self._wanted:
-            return known
+            return request
         intend = partial(self._file.intend, truncates=self._resnapshot)
-        return {"snapshot": "export", "replace": self._resnapshot, "creating": intend, **known}
+        return replace(request, snapshot="export", replace=self._resnapshot, creating=intend)
 
     def replace_slot(self, gap: Gap | None) -> None:
         """Let this start create the slot again, and read all tables after a truncate.
@@ -173,161 +174,114 @@ class InitialPhase:
             self._gap = gap
         self._wanted = self._resnapshot = True
 
-    async def begin(
-        self, result: PreflightResult, cleanup: contextlib.AsyncExitStack, previous: LSN = ZERO
-    ) -> Position:
+    async def begin(self, found: PreflightResult, cleanup: contextlib.AsyncExitStack) -> Beginning:
         """Import the snapshot of a slot that was created now, and plan its chunks; or read the ledger.
 
-        :param previous: the journal's end.
-        :returns: the position at which consumers without a position of their own begin.
-        :raises AioreplError: the tables cannot be read; the message names each.
+        The ledger of an exported snapshot is written before the consumers are opened: they may store its beginning when they open, and
+        the next start must recognize that.
+
+        :raises AioreplError: the tables cannot be read, or the ledger; the message names each.
         """
-        self._source_position = result.position.at(ZERO)
-        gap, self._gap = self._gap, None
         if self._file is None:
-            return result.position
-        created = result.created
-        known = await self._file.read(result.position)
-        if created is not None and not self._wanted and self._intended is not None:
+            beginning = Beginning(found)
+        else:
+            beginning = await self._begin(self._file, found, cleanup)
+        self._beginning, self._ledger = beginning, beginning.ledger
+        if beginning.loads and self._file is not None and beginning.ledger is not None:
+            await self._file.write(beginning.ledger)
+        return beginning
+
+    async def _begin(
+        self, file: LedgerFile, found: PreflightResult, cleanup: contextlib.AsyncExitStack
+    ) -> Beginning:
+        known = await file.read(found.position)
+        if found.created is not None and not self._wanted and self._intended is not None:
             # The earlier process recorded that it would create the slot, and never did.
-            await self._file.discard_intent()
+            await file.discard_intent()
             self._intended = None
-        if created is None or created.snapshot_name is None:
-            # If the slot exists and the journal is empty, the journal lacks the rows from before the slot.
-            missed = known is None and self._wanted and self._empty_journal
-            if missed and not self._capture.source.has_catalog:
+        name = None if found.created is None else found.created.snapshot_name
+        rows = choose_rows(
+            exported=name is not None,
+            wanted=self._wanted,
+            intended=self._intended,
+            known=known is not None,
+            empty_journal=self._journal_end == 0,
+        )
+        if name is not None:
+            return await self._load(name, found, known, cleanup)
+        if rows is Rows.ALL:
+            if self._intended is None and not self._capture.source.has_catalog:
                 raise SlotError(
-                    f"slot {result.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
+                    f"slot {found.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
                     "read: start without a snapshot"
                 )
-            self._ledger = (
-                await self._everything(result.position, truncates=bool(self._intended))
-                if missed or self._intended is not None
-                else known
-            )
-            if self._ledger is None and self._wanted:
-                # Logged once, because from now on there is a ledger.
-                _log.warning(
-                    "slot %s exists, and there is no %s: the rows from before the slot are not read. If an earlier snapshot was not "
-                    "complete, start with resnapshot=True (--resnapshot), or request its tables",
-                    result.position.slot,
-                    self._file.location,
-                )
-                self._ledger = ChunkLedger(self._source_position)
-        else:
-            source, point = self._capture.source, result.position.lsn
-            publications = source.options().publications
-            self._initial = InitialSnapshot(
-                source.connect_sql,
-                self._capture.types,
-                publications,
-                point,
-                self.options,
-                binary=source.binary,
-            )
-            cleanup.push_async_callback(self._initial.close)
-            try:
-                await self._initial.begin(created.snapshot_name, self._capture)
-                plan = await self._initial.plan(self.hides_key)
-                # The snapshot has rows with an origin, and the stream of such a source has none.
-                if gap is not None and known is not None and source.origin != "none":
-                    plan = gap.narrowed(plan, known, await self._initial.append_only())
-            except TableLocked as error:
-                # Nothing of the snapshot has been delivered.
-                _log.warning("all tables are read while the stream runs: %s", error)
-                self._ledger = await self._everything(result.position, truncates=self._resnapshot)
-            else:
-                self._ledger = initial_ledger(
-                    result.position, plan, point, previous=previous, truncates=self._resnapshot
-                )
-                self.loads = True
-                if any(table.since is not None for table in plan.tables):
-                    self._gap = gap
-        return result.position if self.start is None else result.position.at(self.start)
-
-    def require_before_gap(self, stored: Iterable[Position | None]) -> None:
-        """Read all tables as a whole unless every consumer has the rows from before the gap.
-
-        A consumer may lack these rows, because it is empty or was restored from a copy.
-
-        :param stored: the positions of the consumers; ``None`` for a consumer that keeps no position.
-        """
-        gap, ledger, current = self._gap, self._ledger, self._source_position
-        if gap is None or ledger is None or ledger.initial is None:
-            return
-        start, tables = ledger.initial.start, ledger.plan.tables
-        for position in stored:
-            if position is not None and (
-                position.timeline != current.timeline or not gap.lsn <= position.lsn < start
-            ):
-                self._gap = None
-                _log.warning(
-                    "all tables are read as a whole: a sink or the journal may lack rows from before the gap"
-                )
-                self._ledger = replace(
-                    ledger, plan=SnapshotPlan(tuple(replace(table, since=None) for table in tables))
-                )
-                return
-        narrowed = sum(table.since is not None for table in tables)
+            return Beginning(found, await self._everything(found.position, truncates=bool(self._intended)))
+        if rows is Rows.REST:
+            return Beginning(found, known)
+        # Logged once, because from now on there is a ledger.
         _log.warning(
-            "%d of %d tables are not truncated: only the rows of the gap are read from them",
-            *(narrowed, len(tables)),
+            "slot %s exists, and there is no %s: the rows from before the slot are not read. If an earlier snapshot was not "
+            "complete, start with resnapshot=True (--resnapshot), or request its tables",
+            found.position.slot,
+            file.location,
         )
+        return Beginning(found, ChunkLedger(found.position.at(ZERO)))
 
-    async def write_plan(self) -> None:
-        """Write the ledger of a snapshot that begins now, before ``opened`` does.
+    async def _load(
+        self,
+        snapshot_name: str,
+        found: PreflightResult,
+        known: ChunkLedger | None,
+        cleanup: contextlib.AsyncExitStack,
+    ) -> Beginning:
+        """Import the exported snapshot, and plan its chunks.
 
-        :raises TransientError, PermanentError: the ledger cannot be written.
+        :param known: the ledger from before this start.
         """
-        if self.loads and self._file is not None and self._ledger is not None:
-            await self._file.write(self._ledger)
+        source, point, gap = self._capture.source, found.position.lsn, self._gap
+        self._initial = InitialSnapshot(
+            source.connect_sql,
+            self._capture.types,
+            source.options().publications,
+            point,
+            self.options,
+            binary=source.binary,
+        )
+        cleanup.push_async_callback(self._initial.close)
+        try:
+            await self._initial.begin(snapshot_name, self._capture)
+            plan = await self._initial.plan(self.hides_key)
+            # An empty journal lacks the rows from before the gap. The snapshot has rows with an origin, and the stream of such a source has
+            # none.
+            if gap is not None and known is not None and self._journal_end != 0 and source.origin != "none":
+                plan = gap.narrowed(plan, known, await self._initial.append_only())
+        except TableLocked as error:
+            # Nothing of the snapshot has been delivered.
+            _log.warning("all tables are read while the stream runs: %s", error)
+            return Beginning(found, await self._everything(found.position, truncates=self._resnapshot))
+        previous, truncates = self._journal_end or ZERO, self._resnapshot
+        ledger = initial_ledger(found.position, plan, point, previous=previous, truncates=truncates)
+        narrowed = any(table.since is not None for table in plan.tables)
+        return Beginning(found, ledger, loads=True, gap=gap if narrowed else None)
 
-    def in_stream(self, position: Position) -> Position:
-        """Return a consumer's position in the slot's stream: the beginning of the stream for a consumer in the initial
-        snapshot.
-        """
-        if self._ledger is None:
-            return position
-        return replace(position, lsn=self._ledger.stream_position(position.lsn))
-
-    def require_behind(self, holder: str, stored: Position) -> None:
-        """Check that a consumer is not ahead of the initial snapshot that is going to be delivered.
-
-        :raises SlotError: the consumer would skip the snapshot.
-        """
-        if self.loads and self.start is not None and stored.lsn > self.start:
-            raise SlotError(
-                f"{holder} has a position at {stored.lsn}, ahead of the initial snapshot at {self.start}, and would skip it: "
-                "start again with an empty one"
-            )
-
-    def durable_position(self, slot_lsn: LSN) -> LSN:
-        """Return the durable position of a consumer that keeps none, or of an empty journal.
-
-        :param slot_lsn: the slot's position.
-        """
-        return slot_lsn if self._ledger is None else self._ledger.durable_position(slot_lsn)
-
-    async def opened(self, durable: LSN, readings: Collection[str] = ()) -> None:
+    async def carry_out(self, start: Start, readings: Collection[str] = ()) -> None:
         """Write the ledger, now that the positions of all consumers are known and before the stream starts.
 
-        :param durable: the lowest position of a consumer.
         :param readings: the readings of tables that the journal has in full.
         :raises AioreplError: the ledger cannot be written.
         """
-        ledger = self._ledger
+        self._beginning, ledger = start.beginning, start.beginning.ledger
         if self._file is None or ledger is None:
             return
+        self._truncate = start.truncates
         if self.loads:
-            self._next, self._truncate = 0, self._resnapshot
+            self._next = 0
         else:
-            initial = ledger.initial
-            self._truncate = initial is not None and initial.truncates and durable < initial.base
-            if self._truncate and not ledger.plan:
-                # A consumer may have been restored to before the truncate. It also lacks the chunks that are recorded as durable.
+            if start.rereads:
                 ledger = await everything_again(
                     self._capture.source, ledger, lock_timeout=self.options.lock_timeout
                 )
+            durable = min(start.durable.values())
             ledger = ledger.without_complete(readings).hand_over(durable).durable(durable).rewound(durable)
         if ledger != self._file.ledger or self._intended is not None:
             await persisted(partial(self._file.write, ledger))

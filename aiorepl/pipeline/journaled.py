@@ -33,6 +33,7 @@ from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.journal_follower import JournalFollower
 from aiorepl.pipeline.progress import CursorProgress, read_with_retries
 from aiorepl.pipeline.snapshot_progress import SnapshotProgress
+from aiorepl.pipeline.start import Start, plan_start
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
@@ -40,7 +41,6 @@ from aiorepl.sizes import format_size
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, Continuity, GapPolicy
-from aiorepl.source.preflight import PreflightResult
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
 from aiorepl.transactions.slices import Slice
@@ -105,7 +105,7 @@ class JournaledFanOut(FanOut):
         # Sinks whose cursor may still move back, because they have not returned their position yet.
         self._unopened = set(sinks)
         self._all_opened = asyncio.Event()
-        self._preflight: PreflightResult | None = None
+        self._start: Start | None = None
         # The first LSN of the journal, and its end at this start.
         self._journal_start = LSN(0)
         self._journal_end = LSN(0)
@@ -118,39 +118,23 @@ class JournaledFanOut(FanOut):
         :raises AioreplError: the source or the journal failed, or a sink; the other sinks continued to the end.
         """
         self._capture.deliver_prepared()
-        snapshot = self._snapshot
         reader = JournalReader(self._store)
         recorded = await self._read_with_retries(JOURNAL, self._journal, reader.recorded_position)
-        previous = LSN(0) if recorded is None else recorded.lsn
-        snapshot.require_empty(previous)
-        options = await snapshot.prepare()
-        preflight_result = await self._connect(cleanup, **options, journal=recorded)
-        self._preflight, slot = preflight_result, preflight_result.position
-        begin = await snapshot.begin(preflight_result, cleanup, previous)
+        beginning = await self._begin(cleanup, recorded, LSN(0) if recorded is None else recorded.lsn)
+        begin = beginning.position
         stored = await self._open(JOURNAL, self._journal, begin, cleanup)
+        start = self._start = plan_start(beginning, {JOURNAL: stored}, self.gaps, self._holder)
         # An empty journal has no position: it counts as being at the start of the snapshot.
-        snapshot.require_before_gap([begin if stored is None else stored])
-        if preflight_result.created is not None:
-            await self._sink.void_prepared()
-        claims: list[Claim] = []
-        if not snapshot.loads:
-            stored, claims = await self._continue_journal(stored, preflight_result)
-        await snapshot.opened(
-            snapshot.durable_position(slot.lsn) if stored is None else stored.lsn, self._sink.readings
-        )
-        # A snapshot replaces the content of the journal, or begins the journal.
-        held = begin if stored is None or snapshot.loads else stored
-        in_stream = snapshot.in_stream(held)
+        held = start.positions[JOURNAL] or begin
         self._journal_end = held.lsn
-        ledger = await self._capture.begin(
-            in_stream.lsn,
-            (JOURNAL,),
-            start=held.lsn if snapshot.loads else in_stream.lsn,
-            claims=claims,
-            refuted=partial(self._refuted, slot),
-        )
+        if beginning.found.created is not None:
+            await self._sink.void_prepared()
+        for gap in start.gaps:
+            await self._sink.skip(gap.after, held)
+        refuted = partial(self._refuted, beginning.found.position)
+        ledger = await self._start_stream(start, refuted, self._sink.readings)
         buffer = self._new_buffer(SOURCE, self._buffer_bytes)
-        progress = SnapshotProgress(ledger, JOURNAL, snapshot, record=False)
+        progress = SnapshotProgress(ledger, JOURNAL, self._snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
         self._journal_start = await self._read_with_retries(
             JOURNAL, self._journal, partial(_start_of, reader)
@@ -185,11 +169,10 @@ class JournaledFanOut(FanOut):
             stored = await asyncio.to_thread(JournalReader(self._store).position)
         except (AioreplError, OSError):
             # An unreadable journal may hold data.
-            return f"journal {self._store.url}"
+            return self._holder(JOURNAL)
         # An empty journal keeps no position. A journal at the beginning of the snapshot has no chunks yet.
-        start = self._snapshot.start if self._snapshot.loads else None
-        has_nothing = stored is None or stored.lsn < lsn or stored.lsn == start
-        return None if has_nothing else f"journal {self._store.url}"
+        has_nothing = stored is None or stored.lsn < lsn or stored.lsn == self._snapshot.start
+        return None if has_nothing else self._holder(JOURNAL)
 
     def lags(self) -> dict[str, Lag]:
         """Return how far the journal is behind the server, and every sink behind the journal."""
@@ -199,27 +182,8 @@ class JournaledFanOut(FanOut):
             lags[name] = lag(end, statistics, self._journal_start)
         return lags
 
-    async def _continue_journal(
-        self, stored: Position | None, preflight_result: PreflightResult
-    ) -> tuple[Position | None, list[Claim]]:
-        """Return the position where the journal continues, and its claim on the stream."""
-        if stored is None:
-            return None, []
-        holder, in_stream = f"journal {self._store.url}", self._snapshot.in_stream(stored)
-        accepted = len(self.gaps.accepted)
-        resumed = self.gaps.check(
-            holder,
-            in_stream,
-            preflight_result.position,
-            preflight_result.wal_end,
-            preflight_result.upgrade,
-        )
-        if resumed is None or resumed == in_stream:
-            return stored, [self._claim(JOURNAL, holder, stored)]
-        if len(self.gaps.accepted) == accepted:
-            return resumed, []  # an upgrade, without a gap
-        await self._sink.skip(self.gaps.accepted[-1].after, resumed)
-        return resumed, []
+    def _holder(self, name: str) -> str:
+        return f"journal {self._store.url}" if name == JOURNAL else super()._holder(name)
 
     async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
         await self.gaps.check_refuted(claim, begins)
@@ -365,7 +329,9 @@ class JournaledFanOut(FanOut):
         chain, first = await self._read_with_retries(name, self._sinks[name], read_chain)
         start = own or at
         # A snapshot that begins with a TRUNCATE replaces everything before it.
-        truncates = self._snapshot.truncates
+        assert self._start is not None
+        beginning = self._start.beginning
+        truncates = beginning.replaces and beginning.gap is None
         begins = max(first, chain.identity.start_lsn) if start.lsn and not truncates else chain.start_lsn
         if start.lsn < begins:
             if not truncates:
@@ -391,11 +357,11 @@ class JournaledFanOut(FanOut):
 
         :raises SlotError: the sink is ahead of the initial snapshot, or of the server.
         """
-        assert self._preflight is not None
-        self._snapshot.require_behind(holder, own)
+        assert self._start is not None
+        self._start.beginning.require_behind(holder, own)
         if own.lsn <= self._journal_end:
             return own
-        found = self._preflight
+        found = self._start.beginning.found
         return self.gaps.check(holder, own, found.position, found.wal_end, found.upgrade) or own
 
     async def _open_sink_at(

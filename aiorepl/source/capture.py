@@ -9,7 +9,7 @@ the slot again, and returns a ``Resync`` before the first change of the new slot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, Literal
@@ -33,7 +33,7 @@ from aiorepl.source.continuity import Claim
 from aiorepl.source.feedback.patience import Patience
 from aiorepl.source.interruptions import Interruptions
 from aiorepl.source.ledger import Ledger
-from aiorepl.source.preflight import PreflightResult, preflight
+from aiorepl.source.preflight import PreflightResult, SlotRequest, preflight
 from aiorepl.source.progress import CaptureProgress
 from aiorepl.source.same_stream import Refuted, SameStream, raise_refuted
 from aiorepl.source.server.slots import drop_created, make_failover
@@ -156,46 +156,32 @@ class Capture:
         """The size of the transactions that cannot be delivered yet."""
         return TransactionBufferStatistics() if self._session is None else self._session.transaction_buffer
 
-    async def connect(
-        self,
-        *,
-        snapshot: str = "nothing",
-        replace: bool = False,
-        known: bool = False,
-        journal: Position | None = None,
-        creating: Callable[[], Awaitable[None]] | None = None,
-    ) -> PreflightResult:
+    async def connect(self, request: SlotRequest = SlotRequest()) -> PreflightResult:  # noqa: B008 - immutable
         """Open the first connection and check the source; the connection stays idle until ``begin``.
 
         An exported snapshot lives until then.
 
-        :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
-        :param replace: drop an existing slot and create it again.
-        :param known: whether the slot existed before. If so, a missing slot counts as lost, and is not created.
-        :param journal: the position of the journal, which must belong to a slot that is created.
-        :param creating: called before a slot is dropped or created.
         :raises ConnectionFailed, ConfigurationError, SlotError: the source cannot be used; the message says what to do.
         """
         self._connection = await self.source.open()
         try:
-            self._preflight = await preflight(
-                self._connection,
-                self.source,
-                create=self.source.create_slot or replace,
-                snapshot=snapshot,
-                replace=replace,
-                known=known,
-                journal=journal,
-                creating=creating,
-                tables=self.tables,
-                waits=self._waits,
-                deliver_prepared=self._deliver_prepared,
-                control_messages=self._control_messages,
-            )
+            self._preflight = await self._check(self._connection, request)
         except BaseException:
             await self._connection.close()
             raise
         return self._preflight
+
+    async def _check(self, connection: Connection, request: SlotRequest) -> PreflightResult:
+        return await preflight(
+            connection,
+            self.source,
+            request,
+            # After a reconnect the tables are known, and no slot is created.
+            tables=self.tables if request.previous is None else None,
+            waits=self._waits,
+            deliver_prepared=self._deliver_prepared,
+            control_messages=self._control_messages,
+        )
 
     def _waits(self, found: str | None) -> None:
         self.waiting_for = found
@@ -459,14 +445,7 @@ class Capture:
                 if self.resyncs:
                     return connection, await self._begin_again(connection, previous, self.ledger)
                 furthest = previous.position.at(self._progress.furthest)
-                result = await preflight(
-                    connection,
-                    self.source,
-                    create=False,
-                    previous=furthest,
-                    deliver_prepared=self._deliver_prepared,
-                    control_messages=self._control_messages,
-                )
+                result = await self._check(connection, SlotRequest(previous=furthest))
                 result = self._same.reconnected(previous, result, self.ledger)
                 await self._same.look_up(result.started)
                 await self._start(connection, result, self.ledger)
@@ -490,15 +469,7 @@ class Capture:
         The new slot gets the name of the lost slot. Under another name, the lost slot would keep WAL until the server notices the lost
         connection. While the lost slot exists, the attempt fails with ``SlotError`` and is repeated.
         """
-        result = await preflight(
-            connection,
-            self.source,
-            create=True,
-            tables=self.tables,
-            waits=self._waits,
-            deliver_prepared=self._deliver_prepared,
-            control_messages=self._control_messages,
-        )
+        result = await self._check(connection, SlotRequest())
         previous.position.require_same_source(result.position, "this pipeline")
         lsn = result.position.lsn
         ledger.restart(lsn)

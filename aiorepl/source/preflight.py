@@ -10,9 +10,10 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.source.catalog.table_lookups import TableLookups
-from aiorepl.source.lineage import Upgrade
+from aiorepl.source.lineage import Identity, Upgrade
 from aiorepl.source.server.binary import require_cents
 from aiorepl.source.server.queries import (
+    Slot,
     existing_publications,
     read_process,
     read_settings,
@@ -29,7 +30,7 @@ from aiorepl.source.server.slot_wait import Waits
 from aiorepl.source.server.slots import create_slot, drop_replaced, reserve_wal
 from aiorepl.source.server.upgrade import identify
 from aiorepl.source.source import Source
-from aiorepl.wire.interface import Connection, CreatedSlot
+from aiorepl.wire.interface import Connection, CreatedSlot, System
 from aiorepl.wire.server_errors import missing_slot
 
 _log = logger("aiorepl.source")
@@ -74,32 +75,39 @@ class PreflightResult:
     upgrade: Upgrade | None = None
 
 
-async def preflight(
-    connection: Connection,
-    source: Source,
-    *,
-    create: bool,
-    snapshot: str = "nothing",
-    replace: bool = False,
-    known: bool = False,
-    journal: Position | None = None,
-    creating: Callable[[], Awaitable[None]] | None = None,
-    previous: Position | None = None,
-    tables: TableLookups | None = None,
-    waits: Waits | None = None,
-    deliver_prepared: bool = False,
-    control_messages: bool = False,
-) -> PreflightResult:
-    """Check the server, the publications and the slot; create the slot if ``create`` is set.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotRequest:
+    """What a connection needs of its slot.
 
-    :param create: create a missing slot; never set after a reconnect.
     :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
     :param replace: drop an existing slot first, even a lost one, and create it again.
     :param known: whether the slot existed before. If so, a missing slot counts as lost, and is not created.
     :param journal: the position of the journal, LSN 0 while it is empty. No slot is created or dropped if the journal belongs
         to another source, and a slot that replaces another must begin after it.
     :param creating: called before a slot is dropped or created.
-    :param previous: after a reconnect, the position up to which the slot was read before.
+    :param previous: after a reconnect, the position up to which the slot was read before. A missing slot is not created then.
+    """
+
+    snapshot: str = "nothing"
+    replace: bool = False
+    known: bool = False
+    journal: Position | None = None
+    creating: Callable[[], Awaitable[None]] | None = None
+    previous: Position | None = None
+
+
+async def preflight(
+    connection: Connection,
+    source: Source,
+    request: SlotRequest,
+    *,
+    tables: TableLookups | None = None,
+    waits: Waits | None = None,
+    deliver_prepared: bool = False,
+    control_messages: bool = False,
+) -> PreflightResult:
+    """Check the server, the publications and the slot; create the slot if the source or the request wants that.
+
     :param tables: load and verify the published tables before a slot is created.
     :param waits: called with a description of the transaction that the creation of a slot waits for.
     :param deliver_prepared: deliver prepared transactions when they are prepared.
@@ -126,43 +134,22 @@ async def preflight(
     process = await read_process(connection)
     system = await connection.identify_system()
     identity = await identify(connection, source, system)
-    cluster, timelines = identity.system_identifier, identity.timelines
-    slot = await read_slot(connection, source.slot)
-    if slot is not None and not replace:
-        # Check the slot before the tables: their verification writes files, and another pipeline may have the slot.
-        require_usable(slot, source, system.database)
-    if slot is None and known and not replace:
-        raise SlotLost(
-            f"replication slot {source.slot!r} was read before, and does not exist any more: changes are missing for good; start again with "
-            "resnapshot=True (--resnapshot)"
-        )
-    if tables is not None:
-        read = slot is not None and await was_read(connection, slot, system)
-        await tables.load(f"{cluster}/{system.database}", read=read)
-    if journal is not None:
-        server = Position(cluster, timelines.current, source.slot, system.xlogpos)
-        _require_journal(journal, server, replace=replace)
-    if slot is not None and replace:
-        require_own(slot, source, system.database)
-    if creating is not None and (replace or (slot is None and create)):
-        await creating()
-    if slot is not None and replace:
-        await drop_replaced(connection, slot)
-        slot = None
+    slot = await _check_slot(connection, source, request, identity, system, tables)
     created: CreatedSlot | None = None
     if slot is None:
-        if not create:
-            raise _missing_slot(source, timelines.current, previous)
-        if replace and not process.in_recovery:
+        if request.replace and not process.in_recovery:
             await reserve_wal(connection)
-        created = await create_slot(connection, source, snapshot=snapshot, waits=waits)
+        created = await create_slot(connection, source, snapshot=request.snapshot, waits=waits)
         begin = created.consistent_point
     else:
         begin = require_usable(slot, source, system.database)
-        if create and source.create_slot:
+        if source.create_slot and request.previous is None:
             _log.info("slot %s exists: using it from %s", source.slot, begin)
+    timelines = identity.timelines
     return PreflightResult(
-        Position(cluster, timelines.current, source.slot, begin, timelines, system.database),
+        Position(
+            identity.system_identifier, timelines.current, source.slot, begin, timelines, system.database
+        ),
         created,
         settings.wal_sender_timeout,
         plugin_options,
@@ -179,6 +166,45 @@ async def preflight(
         server_timeline=system.timeline,
         upgrade=identity.upgrade,
     )
+
+
+async def _check_slot(
+    connection: Connection,
+    source: Source,
+    request: SlotRequest,
+    identity: Identity,
+    system: System,
+    tables: TableLookups | None,
+) -> Slot | None:
+    """Return the slot that is used; ``None`` if it has to be created. A slot that is replaced is dropped."""
+    timelines, replace = identity.timelines, request.replace
+    slot = await read_slot(connection, source.slot)
+    if slot is not None and not replace:
+        # Check the slot before the tables: their verification writes files, and another pipeline may have the slot.
+        require_usable(slot, source, system.database)
+    if slot is None and request.known and not replace:
+        raise SlotLost(
+            f"replication slot {source.slot!r} was read before, and does not exist any more: changes are missing for good; start again with "
+            "resnapshot=True (--resnapshot)"
+        )
+    if tables is not None:
+        read = slot is not None and await was_read(connection, slot, system)
+        await tables.load(f"{identity.system_identifier}/{system.database}", read=read)
+    if request.journal is not None:
+        server = Position(identity.system_identifier, timelines.current, source.slot, system.xlogpos)
+        _require_journal(request.journal, server, replace=replace)
+    if slot is not None and not replace:
+        return slot
+    if slot is not None:
+        require_own(slot, source, system.database)
+    creates = replace or (source.create_slot and request.previous is None)
+    if creates and request.creating is not None:
+        await request.creating()
+    if slot is not None:
+        await drop_replaced(connection, slot)
+    if not creates:
+        raise _missing_slot(source, timelines.current, request.previous)
+    return None
 
 
 def _require_journal(journal: Position, server: Position, *, replace: bool) -> None:

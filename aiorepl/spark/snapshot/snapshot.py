@@ -43,6 +43,7 @@ from aiorepl.snapshot.lock_watch import watch_waiters
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.reading_transaction import TableLocked
 from aiorepl.source.capture import Capture
+from aiorepl.source.preflight import SlotRequest
 from aiorepl.source.source import Source
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
@@ -226,12 +227,12 @@ class Snapshot:
     async def _begin(self) -> None:
         source = self._source
         capture = Capture(source, retry=None)
-        result = await capture.connect(snapshot="export")
+        result = await capture.connect(SlotRequest(snapshot="export"))
         if result.created is None:
             await capture.stop()
             name = f"{source.slot[:50]}_{secrets.token_hex(4)}"
             capture = Capture(replace(source, slot=name, temporary=True), retry=None)
-            result = await capture.connect(snapshot="export")
+            result = await capture.connect(SlotRequest(snapshot="export"))
         exported: ExportedSnapshot | None = None
         try:
             assert result.created is not None

@@ -26,6 +26,7 @@ from aiorepl.snapshot.reading_transaction import (
 )
 from aiorepl.snapshot.tables import PublishedTable, fetch_published, published_tables
 from aiorepl.source.capture import Capture
+from aiorepl.source.preflight import SlotRequest
 from aiorepl.source.source import Source
 from aiorepl.spark.verifying.checksums import ALL, Comparison, Row, Share, Sum
 from aiorepl.transactions.control_messages import SIGNAL
@@ -83,7 +84,7 @@ class SourceSnapshot:
         name = f"{source.slot[:46]}_verify_{secrets.token_hex(4)}"
         slot = replace(source, slot=name, temporary=True, create_slot=True)
         capture = Capture(slot, retry=None)
-        result = await capture.connect(snapshot="export")
+        result = await capture.connect(SlotRequest(snapshot="export"))
         connection = None
         try:
             assert result.created is not None

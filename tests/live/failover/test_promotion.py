@@ -166,13 +166,14 @@ async def test_what_the_promoted_server_never_had(published, pair):
 
 
 @pytest.mark.parametrize(
-    ("journal", "way"), [(True, "accept_gap"), (True, "resnapshot"), (False, "accept_gap")]
+    ("journal", "way"),
+    [(True, "accept_gap"), (True, "resnapshot"), (False, "accept_gap"), (False, "resnapshot")],
 )
 async def test_a_start_ahead_of_the_promoted_server(published, pair, tmp_path, journal, way):
     """A start detects lost transactions even after the server's WAL is past them; both ways to continue work."""
     sink = MemorySink(keeps_position=True)
     source = published.source(pair.dsn, failover=True)
-    options = {"journal": str(tmp_path)} if journal else {}
+    options = {"journal" if journal else "state_dir": str(tmp_path)}
     holder = f"journal {tmp_path}" if journal else "sink memory"
 
     async def run(**more):

@@ -1,0 +1,224 @@
+"""Decides how a pipeline starts: which rows it reads besides the stream, and where its consumers and the stream continue. Pure.
+
+A consumer is the journal, or without a journal each sink. A start makes three decisions, each from what was found since the one before:
+
+1. ``choose_rows``: which rows are read. The slot was found or created.
+2. ``Beginning``: the ledger of these rows, with which the consumers are opened.
+3. ``plan_start``: where each consumer and the stream continue. The consumers have returned the positions that they keep.
+
+Each step of a start takes the value of the step before, so their order cannot be another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from aiorepl.errors import SlotError
+from aiorepl.loggers import logger
+from aiorepl.lsn import LSN
+from aiorepl.position import Position
+from aiorepl.snapshot.chunks import SnapshotPlan
+from aiorepl.snapshot.gap import Gap
+from aiorepl.snapshot.ledger.ledger import ChunkLedger
+from aiorepl.source.continuity import Gap as AcceptedGap
+from aiorepl.source.continuity import GapPolicy
+from aiorepl.source.preflight import PreflightResult
+
+_log = logger("aiorepl.snapshot")
+
+
+class Rows(Enum):
+    """The rows that a start reads besides the stream."""
+
+    EXPORTED = auto()
+    """The snapshot that the new slot exported, before the stream."""
+    ALL = auto()
+    """All tables, while the stream runs: an earlier process ended while it created the slot, or the journal was deleted."""
+    REST = auto()
+    """The tables that the ledger has left, while the stream runs."""
+    MISSED = auto()
+    """None, although the user wants them: the slot existed before, and nothing tells which rows the consumers have."""
+
+
+def choose_rows(
+    *, exported: bool, wanted: bool, intended: bool | None, known: bool, empty_journal: bool
+) -> Rows:
+    """Choose the rows that a start reads besides the stream.
+
+    :param exported: whether the slot was created now and has exported a snapshot.
+    :param wanted: whether the user wants the rows from before the slot, or the slot was lost.
+    :param intended: whether an earlier process recorded that it creates the slot, and wrote no ledger; its value is whether a truncate
+        precedes the rows.
+    :param known: whether there is a ledger.
+    :param empty_journal: whether there is a journal, and it is empty.
+    """
+    if exported:
+        return Rows.EXPORTED
+    if intended is not None or (wanted and empty_journal and not known):
+        return Rows.ALL
+    return Rows.MISSED if wanted and not known else Rows.REST
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The rows that a start reads besides the stream, by the chunk ledger.
+
+    :param found: the slot, and the server's WAL.
+    :param ledger: the chunk ledger; ``None`` if the slot never had a snapshot.
+    :param loads: whether this start reads the snapshot that its slot exported.
+    :param gap: the gap, if its rows are enough for some tables of the exported snapshot.
+    """
+
+    found: PreflightResult
+    ledger: ChunkLedger | None = None
+    loads: bool = False
+    gap: Gap | None = None
+
+    @property
+    def position(self) -> Position:
+        """The position at which consumers without a position of their own begin."""
+        slot, ledger = self.found.position, self.ledger
+        if ledger is None or ledger.initial is None or not ledger.plan:
+            return slot
+        return slot.at(ledger.initial.start)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether a truncate before the exported snapshot replaces earlier rows, of all tables without ``gap``."""
+        ledger = self.ledger
+        return self.loads and ledger is not None and ledger.initial is not None and ledger.initial.truncates
+
+    def in_stream(self, position: Position) -> Position:
+        """Return a consumer's position in the slot's stream: the beginning of the stream for a consumer in the initial snapshot."""
+        if self.ledger is None:
+            return position
+        return replace(position, lsn=self.ledger.stream_position(position.lsn))
+
+    def require_behind(self, holder: str, stored: Position) -> None:
+        """Check that a consumer is not ahead of the exported snapshot.
+
+        :raises SlotError: the consumer would skip the snapshot.
+        """
+        start = self.position.lsn
+        if self.loads and self.ledger is not None and self.ledger.plan and stored.lsn > start:
+            raise SlotError(
+                f"{holder} has a position at {stored.lsn}, ahead of the initial snapshot at {start}, and would skip it: "
+                "start again with an empty one"
+            )
+
+    def certain(self, stored: Iterable[Position | None]) -> Beginning:
+        """Read all tables as a whole unless every consumer has the rows from before the gap.
+
+        A consumer may lack these rows, because it is empty or was restored from a copy.
+
+        :param stored: the positions of the consumers; ``None`` for a consumer that keeps no position.
+        """
+        if self.gap is None or self.ledger is None:
+            return self
+        begin, tables = self.position, self.ledger.plan.tables
+        if all(
+            position is None
+            or (
+                (position.timeline, position.history) == (begin.timeline, begin.history)
+                and self.gap.lsn <= position.lsn < begin.lsn
+            )
+            for position in stored
+        ):
+            narrowed = sum(table.since is not None for table in tables)
+            _log.warning(
+                "%d of %d tables are not truncated: only the rows of the gap are read from them",
+                *(narrowed, len(tables)),
+            )
+            return self
+        _log.warning(
+            "all tables are read as a whole: a sink or the journal may lack rows from before the gap"
+        )
+        whole = SnapshotPlan(tuple(replace(table, since=None) for table in tables))
+        return replace(self, ledger=replace(self.ledger, plan=whole), gap=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where the consumers and the stream continue.
+
+    :param beginning: the rows that are read besides the stream.
+    :param positions: where each consumer continues; ``None`` for a consumer that keeps no position, and for an empty journal.
+    :param durable: the LSN up to which each consumer has everything.
+    :param after: the LSN after which the stream is requested.
+    :param begin: the LSN that counts as durable until the consumers report.
+    :param claims: the names of the consumers whose positions are compared with the stream.
+    :param gaps: the gaps that were accepted.
+    :param truncates: whether the first transaction is a truncate of tables.
+    """
+
+    beginning: Beginning
+    positions: Mapping[str, Position | None]
+    durable: Mapping[str, LSN]
+    after: LSN
+    begin: LSN
+    claims: tuple[str, ...]
+    gaps: tuple[AcceptedGap, ...]
+    truncates: bool
+
+    @property
+    def rereads(self) -> bool:
+        """Whether all tables have to be read again while the stream runs.
+
+        A consumer was restored to before the truncate, so it lacks the chunks that are recorded as durable, too.
+        """
+        ledger = self.beginning.ledger
+        return self.truncates and not self.beginning.loads and ledger is not None and not ledger.plan
+
+
+def plan_start(
+    beginning: Beginning,
+    stored: Mapping[str, Position | None],
+    gaps: GapPolicy,
+    holder: Callable[[str], str] = "sink {}".format,
+) -> Start:
+    """Decide where the consumers and the stream continue.
+
+    :param stored: the positions of all consumers, by name; ``None`` for a consumer that keeps no position, and for an empty journal.
+    :param gaps: rejects gaps, or accepts and logs them.
+    :param holder: returns how messages name a consumer.
+    :raises SlotError: the slot does not continue where a consumer is, or a consumer would skip the initial snapshot.
+    """
+    slot, accepted = beginning.found.position.lsn, len(gaps.accepted)
+    beginning = beginning.certain(stored.values())
+    positions = {name: _resumed(beginning, holder(name), each, gaps) for name, each in stored.items()}
+    ledger = beginning.ledger
+    unknown = slot if ledger is None else ledger.durable_position(slot)
+    durable = {name: unknown if each is None else each.lsn for name, each in positions.items()}
+    after = min(slot if each is None else beginning.in_stream(each).lsn for each in positions.values())
+    initial = None if ledger is None else ledger.initial
+    return Start(
+        beginning,
+        positions,
+        durable,
+        after,
+        beginning.position.lsn if beginning.loads else after,
+        tuple(name for name, each in positions.items() if each is not None and each == stored[name]),
+        tuple(gaps.accepted[accepted:]),
+        beginning.replaces
+        if beginning.loads
+        else initial is not None and initial.truncates and min(durable.values()) < initial.base,
+    )
+
+
+def _resumed(beginning: Beginning, holder: str, stored: Position | None, gaps: GapPolicy) -> Position | None:
+    """Return the position from which a consumer continues.
+
+    :raises SlotError: as ``plan_start``.
+    """
+    if stored is None:
+        return None
+    beginning.require_behind(holder, stored)
+    begin = beginning.position
+    if beginning.replaces and stored.lsn <= begin.lsn:
+        # The snapshot replaces everything before it, except rows from before a gap, which ``certain`` has found to be there.
+        return begin
+    found, in_stream = beginning.found, beginning.in_stream(stored)
+    resumed = gaps.check(holder, in_stream, found.position, found.wal_end, found.upgrade)
+    return stored if resumed == in_stream else resumed
