@@ -32,8 +32,8 @@ from aiorepl.spark.lake.table import (
     Mode,
     Run,
     TableUnavailable,
+    TargetVersion,
     Upkeep,
-    Version,
 )
 
 _ATTEMPTS: Final = 5
@@ -188,7 +188,7 @@ class DeltaTarget:
             else DeltaRows(self._folder.target, snapshot.version, self._folder.storage)
         )
 
-    def versions(self) -> Iterator[Version]:
+    def versions(self) -> Iterator[TargetVersion]:
         return versions(self._folder)
 
     def as_of(self, lsn: LSN) -> int | None:

@@ -16,18 +16,20 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_log import Snapshot, commit_info, commits
 from aiorepl.spark.lake.summary import application_of, commit_of
-from aiorepl.spark.lake.table import Version
+from aiorepl.spark.lake.table import TargetVersion
 
 _BEFORE: Final = "/before"
 _CREATED: Final = -2
 
 
-def versions(folder: DeltaFolder) -> Iterator[Version]:
+def versions(folder: DeltaFolder) -> Iterator[TargetVersion]:
     """Yield the versions at the ends of batches, newest first."""
     for version, info in commits(folder):
         commit = commit_of(_metadata(info))
         if commit is not None:
-            yield Version(version, commit, datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC))
+            yield TargetVersion(
+                version, commit, datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC)
+            )
 
 
 def restored(folder: DeltaFolder) -> bool:

@@ -49,8 +49,8 @@ from aiorepl.spark.lake.table import (
     Mode,
     Run,
     TableUnavailable,
+    TargetVersion,
     Upkeep,
-    Version,
 )
 from aiorepl.spark.lake.upkeep import is_due
 
@@ -205,7 +205,7 @@ class IcebergTarget:
         table = self._open()
         return None if table is None else IcebergRows(table.metadata_location, dict(table.io.properties))
 
-    def versions(self) -> Iterator[Version]:
+    def versions(self) -> Iterator[TargetVersion]:
         table = self._open()
         return iter(()) if table is None else versions(table)
 

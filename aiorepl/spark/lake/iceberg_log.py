@@ -14,7 +14,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.summary import commit_of
-from aiorepl.spark.lake.table import Commit, Version
+from aiorepl.spark.lake.table import Commit, TargetVersion
 
 _UNFINISHED: Final = "aiorepl.unfinished."
 
@@ -48,7 +48,7 @@ def rolled_back(table: IcebergTable) -> bool:
     return oldest is None or oldest.parent_snapshot_id is None or _number(oldest) < _number(last)
 
 
-def versions(table: IcebergTable) -> Iterator[Version]:
+def versions(table: IcebergTable) -> Iterator[TargetVersion]:
     """Yield the snapshots at the ends of batches, newest first."""
     seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
@@ -57,7 +57,7 @@ def versions(table: IcebergTable) -> Iterator[Version]:
         if commit is not None and commit not in seen:
             seen.add(commit)
             time = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
-            yield Version(snapshot.snapshot_id, commit, time)
+            yield TargetVersion(snapshot.snapshot_id, commit, time)
 
 
 def _summary(snapshot: Snapshot) -> Mapping[str, Any]:

@@ -91,7 +91,7 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class TargetVersion:
     """The version of a table at the end of a batch.
 
     :param number: the format's own number or id, for time travel.
@@ -195,7 +195,7 @@ class TableUnavailable(SinkError):
 
 
 @runtime_checkable
-class Table(Protocol):
+class Target(Protocol):
     """A table of a lake, with its keys and its mode. Has one writer at a time, in one thread."""
 
     @property
@@ -237,7 +237,7 @@ class Table(Protocol):
     def newest(self) -> Rows | None:
         """Return the rows of the newest version; ``None``: no table yet."""
 
-    def versions(self) -> Iterator[Version]:
+    def versions(self) -> Iterator[TargetVersion]:
         """Yield the versions at the ends of batches, newest first, as far back as the format's log reaches."""
 
     def as_of(self, lsn: LSN) -> int | None:
@@ -247,13 +247,13 @@ class Table(Protocol):
         """Compact and vacuum the table, if it is time. This may take long; a failure loses nothing."""
 
 
-def reached(table: Table, application: str) -> Place | None:
+def reached(table: Target, application: str) -> Place | None:
     """Find the position of the last change that an application has applied; ``None`` if it is unknown."""
     newest = newest_commit(table, application)
     return None if newest is None else newest.last
 
 
-def newest_commit(table: Table, application: str) -> Commit | None:
+def newest_commit(table: Target, application: str) -> Commit | None:
     """Find the end of the last batch of an application; ``None`` if the log no longer has one."""
     return next((each.commit for each in table.versions() if each.commit.application == application), None)
 
@@ -268,7 +268,7 @@ class Lake(Protocol):
         keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
-    ) -> Table:
+    ) -> Target:
         """Return the target of a source table, without creating it.
 
         :param name: the source table's schema and name.

@@ -31,7 +31,7 @@ from aiorepl.spark.lake.table import (
     Layout,
     Mode,
     Place,
-    Table,
+    Target,
     Upkeep,
     reached,
 )
@@ -49,7 +49,7 @@ _BATCH: Final = "aiorepl-batch"
 @checked("apply_changes")
 def apply_changes(
     df: DataFrame,
-    target: str | os.PathLike[str] | Table,
+    target: str | os.PathLike[str] | Target,
     keys: list[str] | tuple[str, ...],
     *,
     mode: Mode = "current",
@@ -101,7 +101,7 @@ def apply_changes(
     if isinstance(target, str | os.PathLike):
         place = os.fspath(target).rstrip("/")
         layout = Layout(tuple(partition_by), tuple(cluster_by))
-        table: Table = DeltaTarget(
+        table: Target = DeltaTarget(
             place,
             tuple(keys),
             mode,
@@ -134,7 +134,7 @@ class _Batches:
     """Applies each micro-batch. Spark calls it in this process; under Connect, it calls a copy in a process of the server."""
 
     def __init__(
-        self, table: Table, schema: StructType, keys: tuple[str, ...], staging: Location, checkpoint: str
+        self, table: Target, schema: StructType, keys: tuple[str, ...], staging: Location, checkpoint: str
     ) -> None:
         self._table = table
         self._keys = keys

@@ -10,8 +10,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Lake, Mode, Rows, Version
-from aiorepl.spark.lake.table import Table as Target
+from aiorepl.spark.lake.table import Lake, Mode, Rows, Target, TargetVersion
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.reading.blocks import TableName
@@ -133,7 +132,7 @@ class MirroredTables:
         found = next(each for each in self._require().tables if str(each) == table)
         return self._lake.table((found.schema, found.name), (), mode)
 
-    def _versions(self, state: State) -> dict[Table, Iterator[Version]]:
+    def _versions(self, state: State) -> dict[Table, Iterator[TargetVersion]]:
         tables = sorted(state.tables.keys() - state.aside.keys())
         return {table: self._target(table).versions() for table in tables}
 

@@ -12,8 +12,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history.manifest import Table, Version
 from aiorepl.loggers import logger
-from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, newest_commit, reached
-from aiorepl.spark.lake.table import Table as Target
+from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, Target, newest_commit, reached
 from aiorepl.spark.mirroring.changes import MirrorChanges
 from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
 from aiorepl.spark.mirroring.selected import key_marks, masked_columns, require_same_key, require_text

@@ -27,8 +27,7 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
-from aiorepl.spark.lake.table import Mode, Rows
-from aiorepl.spark.lake.table import Table as Target
+from aiorepl.spark.lake.table import Mode, Rows, Target
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.verifying.canonical import canonical, readable

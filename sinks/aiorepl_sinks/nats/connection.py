@@ -26,7 +26,7 @@ _CLOSE_TIMEOUT: Final = 1.0
 _HEADER_BYTES, _LINE_BYTES = len("NATS/1.0\r\n\r\n"), len(": \r\n")
 
 
-class Message:
+class NatsMessage:
     """A message to publish.
 
     :param change: the change that the message was made of.
@@ -98,7 +98,7 @@ class Stream:
         except (nats.errors.Error, OSError) as error:
             raise self._translated(error) from None
 
-    async def publish(self, messages: Sequence[Message]) -> list[Change]:
+    async def publish(self, messages: Sequence[NatsMessage]) -> list[Change]:
         """Publish in order, and wait until the stream has every message that is not too large.
 
         :returns: the changes with messages that are too large for the stream or the server.
@@ -202,8 +202,8 @@ class Stream:
             )
 
     async def _without_too_large(
-        self, jetstream: JetStreamContext, messages: Sequence[Message], rejected: dict[Change, None]
-    ) -> Sequence[Message]:
+        self, jetstream: JetStreamContext, messages: Sequence[NatsMessage], rejected: dict[Change, None]
+    ) -> Sequence[NatsMessage]:
         """Return the messages of the changes whose messages all fit.
 
         So no message of a change is sent if another one of the same change is too large.
@@ -223,7 +223,7 @@ class Stream:
                 rejected[message.change] = None
         return [message for message in messages if message.change not in rejected]
 
-    async def _publish(self, messages: Sequence[Message]) -> tuple[int, Exception | None]:
+    async def _publish(self, messages: Sequence[NatsMessage]) -> tuple[int, Exception | None]:
         """Publish in order.
 
         :returns: the number of messages that the stream has stored, and the error of the next message.

@@ -25,7 +25,7 @@ from aiorepl.formats.format import event_id
 from aiorepl.formats.routing import Routing
 from aiorepl.sink import RoutingKey
 from aiorepl_sinks.nats.auth import Login
-from aiorepl_sinks.nats.connection import Message, Stream
+from aiorepl_sinks.nats.connection import NatsMessage, Stream
 
 
 @checked("nats")
@@ -137,7 +137,7 @@ class NatsSink(Sink):
         """Disconnect."""
         await self._stream.close()
 
-    def _messages(self, change: Change) -> Iterator[Message]:
+    def _messages(self, change: Change) -> Iterator[NatsMessage]:
         """Make a change's messages: one for each subject, and for each event that the format makes of the change."""
         identity = self._source + event_id(change)
         count = 0
@@ -146,7 +146,7 @@ class NatsSink(Sink):
             for subject in dict.fromkeys(map(_subject, self._route(part))):
                 message_id = f"{identity}.{count}" if count else identity
                 ids = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._stream.name}
-                yield Message(change, subject, payload, {**headers, **ids})
+                yield NatsMessage(change, subject, payload, {**headers, **ids})
                 count += 1
 
 
