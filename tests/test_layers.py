@@ -96,7 +96,7 @@ PURE = (
         "monitoring/progress.py",
         "monitoring/rates.py",
     ),
-    *("source/continuity.py", "source/progress.py", "source/server/requirements.py"),
+    *("source/continuity.py", "source/progress.py", "source/server/requirements.py", "pipeline/start.py"),
 )
 IMPURE_ALL_THE_SAME = {"transactions/spool.py"}
 THE_OUTSIDE = {"asyncio", "socket", "select", "ssl", "threading", "time", "anyio", "asyncpg", "uvloop"}
