@@ -85,13 +85,7 @@ def load(
 def _pipeline(
     reader: TableReader, document: dict[str, Any], dsn: str | None, overrides: Mapping[str, bool]
 ) -> PipelineFile | None:
-    from aiorepl.delivery.batching import BatchPolicy
-    from aiorepl.journal.retention import Retention
-    from aiorepl.pipeline.pipeline import FOR_EVER, Pipeline
-    from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange
-    from aiorepl.pipeline.slot_losses import OnSlotLost
-    from aiorepl.retry import RetryPolicy
-    from aiorepl.snapshot.options import SnapshotOptions
+    from aiorepl.pipeline.pipeline import Pipeline
 
     for key in document:
         if key not in _SECTIONS:
@@ -103,6 +97,37 @@ def _pipeline(
         source = reader.make("source", partial(_source, dsn), document["source"], _source_schema())
     else:
         reader.error("source", "missing: a table with slot and publication")
+
+    options = _options(reader, document)
+    sinks = _sinks(reader, document.get("sinks"), journal="journal" in document)
+    if reader.errors or source is None:
+        return None
+    deliveries = {name: delivery for name, (_, delivery) in sinks.items()}
+    pipeline = reader.call(
+        "pipeline", Pipeline, {"source": source, "sinks": deliveries, **options, **overrides}
+    )
+    kinds = {name: kind for name, (kind, _) in sinks.items()}
+    return PipelineFile(
+        pipeline,
+        source,
+        options.get("journal"),
+        options.get("snapshot", False),
+        options.get("state_dir"),
+        kinds,
+        deliveries,
+        options.get("journal_selection"),
+    )
+
+
+def _options(reader: TableReader, document: dict[str, Any]) -> dict[str, Any]:
+    """Read the options of the pipeline: the tables [journal], [snapshot] and [pipeline]."""
+    from aiorepl.delivery.batching import BatchPolicy
+    from aiorepl.journal.retention import Retention
+    from aiorepl.pipeline.pipeline import FOR_EVER
+    from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange
+    from aiorepl.pipeline.slot_losses import OnSlotLost
+    from aiorepl.retry import RetryPolicy
+    from aiorepl.snapshot.options import SnapshotOptions
 
     options: dict[str, Any] = {}
     if "journal" in document:
@@ -142,25 +167,7 @@ def _pipeline(
     if options.get("publication_interval") == "off":
         options["publication_interval"] = None
     options["reconnect"] = FOR_EVER if options.get("reconnect", True) else None
-
-    sinks = _sinks(reader, document.get("sinks"), journal="journal" in document)
-    if reader.errors or source is None:
-        return None
-    deliveries = {name: delivery for name, (_, delivery) in sinks.items()}
-    pipeline = reader.call(
-        "pipeline", Pipeline, {"source": source, "sinks": deliveries, **options, **overrides}
-    )
-    kinds = {name: kind for name, (kind, _) in sinks.items()}
-    return PipelineFile(
-        pipeline,
-        source,
-        options.get("journal"),
-        options.get("snapshot", False),
-        options.get("state_dir"),
-        kinds,
-        deliveries,
-        options.get("journal_selection"),
-    )
+    return options
 
 
 def open_journal(path: Path) -> Store:
