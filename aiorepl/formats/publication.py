@@ -3,10 +3,10 @@
 ::
 
     {"kind":"publication","change":"partition_attached","oid":16405,"schema":"public","table":"orders_2026",
-     "root":{"schema":"public","table":"orders"},"certain":true,"lsn":"0/171B2A8","ordinal":0}
+     "root":{"schema":"public","table":"orders"},"certain":true,"exact":false,"lsn":"0/171B2A8","ordinal":0}
 
 ``schema`` is null for a publication, whose name is in ``table``. ``root`` is the table under whose name the stream has the rows of the
-partition, or null. ``lsn`` is the end of WAL when the change was noticed.
+partition, or null. ``lsn`` is the commit LSN of the change if ``exact`` is true, otherwise the end of WAL when the change was noticed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def publication_event(change: PublicationChange) -> bytes:
             "table": change.table,
             "root": None if root is None else {"schema": root[0], "table": root[1]},
             "certain": change.certain,
+            "exact": change.exact,
             "lsn": str(change.lsn),
             "ordinal": change.ordinal,
         }

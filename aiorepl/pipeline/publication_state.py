@@ -123,7 +123,12 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
 
 
 def _dump_change(change: PublicationChange) -> dict[str, Any]:
-    return {**asdict(change.difference), "lsn": str(change.lsn), "ordinal": change.ordinal}
+    return {
+        **asdict(change.difference),
+        "lsn": str(change.lsn),
+        "ordinal": change.ordinal,
+        "exact": change.exact,
+    }
 
 
 def _change(fields: Mapping[str, Any]) -> PublicationChange:
@@ -140,4 +145,6 @@ def _change(fields: Mapping[str, Any]) -> PublicationChange:
         boolean(fields, "certain"),
         boolean(fields, "identified"),
     )
-    return PublicationChange(difference, lsn(fields, "lsn"), integer(fields, "ordinal"))
+    return PublicationChange(
+        difference, lsn(fields, "lsn"), integer(fields, "ordinal"), exact=boolean(fields, "exact")
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiorepl.transactions.publication_changes import Difference, What
+from aiorepl.transactions.publication_changes import PublicationChange, What
 
 _TEXTS: Final[dict[What, str]] = {
     "partition_created": "partition {0} was created",
@@ -27,6 +27,8 @@ _TEXTS: Final[dict[What, str]] = {
 _UNCERTAIN: Final = "partition {0} has another file: it was truncated, and the stream has no deletes of its rows, or it was rewritten with the same rows"
 
 
-def text_of(found: Difference) -> str:
+def text_of(change: PublicationChange) -> str:
     """Return the change of a publication as a sentence."""
-    return (_TEXTS[found.what] if found.certain else _UNCERTAIN).format(found)
+    found = change.difference
+    text = (_TEXTS[found.what] if found.certain else _UNCERTAIN).format(found)
+    return f"{text} (at {change.lsn})" if change.exact else text

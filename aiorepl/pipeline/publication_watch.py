@@ -24,7 +24,7 @@ from aiorepl.pipeline.publication_texts import text_of
 from aiorepl.position import Position
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.publication.picture import Picture
-from aiorepl.source.publication.reader import Comparison, PublicationReader
+from aiorepl.source.publication.reader import PublicationReader
 from aiorepl.source.source import Source
 from aiorepl.transactions.publication_changes import Difference, PublicationChange
 from aiorepl.transactions.row_counts import RowCounts
@@ -37,18 +37,21 @@ _log = logger("aiorepl.publication")
 _MOST_LINES: Final = 20
 # The most changes that are kept for a sink that does not take them.
 _MOST_PENDING: Final = 10_000
-# New relations make the watch look at most this often.
+# New relations, and messages of the event trigger, make the watch look at most this often.
 _SOONEST_SECONDS: Final = 5.0
+_AT_ONCE_SECONDS: Final = 1.0
 _WAIT_SECONDS: Final = 0.2
 
 
 class PublicationWatch:
-    """Looks at the catalog at the start, at each interval, and when the stream describes a table. Never fails.
+    """Looks at the catalog at the start, at each interval, and when the stream describes a table or has a message of the event trigger.
+
+    Never fails. A message makes the watch look, whoever wrote it, and has no other effect.
 
     :param deliveries: the deliveries by sink name.
     :param state: the picture and the changes that the last process stored.
     :param snapshots: reads tables while the stream runs.
-    :param counts: tells when a table is described, and has the truncates of the stream.
+    :param counts: tells when a table is described, and has the truncates of the stream and the transactions with messages.
     :param received: returns how far the server has sent the stream.
     :ivar notices: the changes for each sink that asks for them, by its name.
     """
@@ -102,8 +105,9 @@ class PublicationWatch:
                     await self._try(partial(self._look, position, fresh))
                     looked = clock()
                     due = looked + interval
-                soon = min(due, looked + min(interval, _SOONEST_SECONDS))
-                due = soon if self._described else due
+                if self._described:
+                    soonest = _AT_ONCE_SECONDS if self._counts.commits else _SOONEST_SECONDS
+                    due = min(due, looked + min(interval, soonest))
                 await self._wait(due - clock())
         except PermanentError as error:
             _log.error("the publications are not watched until the next start: %s", error)
@@ -125,7 +129,7 @@ class PublicationWatch:
         self._wake.set()
 
     def _on_described(self) -> None:
-        if not self._described:
+        if not self._described or self._counts.commits:
             self._described = True
             self._wake.set()
 
@@ -161,42 +165,50 @@ class PublicationWatch:
     async def _look(self, position: Position, fresh: bool) -> None:
         if not self._state.loaded:
             await self._load(position, fresh)
-        truncates = self._counts.truncates
+        truncates, commits = self._counts.truncates, self._counts.commits
         before = len(truncates)
         compared = await self._reader.compare(self._state.picture)
         found = compared.differences(frozenset(truncates))
-        if any(each.what == "partition_truncated" for each in found):
-            found = await self._with_truncates(compared)
+        if any(compared.triggered or each.what == "partition_truncated" for each in found):
+            await self._reached(compared.now.lsn)
+            found = compared.differences(frozenset(truncates))
         self.statistics.looks += 1
+        visible = [each for each in commits if compared.seen.sees(*each)]
         known, now = self._state.picture, compared.now
         if known is not None and known.hash == now.hash:
             self._state.picture = now
         else:
-            await self._notice(known, now, found)
+            await self._notice(known, now, compared.changes(found, visible))
         # Later truncates belong to the next comparison, unless this one has their tables.
         later = [each for each in list(truncates)[before:] if each[1] not in compared.xids]
         truncates.clear()
         truncates.extend(later)
+        hidden = [each for each in commits if each not in visible]
+        commits.clear()
+        commits.extend(hidden)
+        # The server sends a transaction shortly before other sessions see it.
+        self._described |= bool(hidden)
         if self.statistics.error is not None:
             _log.info("the publications are watched again")
             self.statistics.error = None
 
-    async def _with_truncates(self, compared: Comparison) -> list[Difference]:
-        """Compare once the stream has the truncates that the catalog shows; at the latest after an interval."""
+    async def _reached(self, lsn: LSN) -> None:
+        """Wait until the stream has the truncates and messages that the catalog shows; at the latest for an interval."""
         clock = asyncio.get_running_loop().time
         assert self._policy.interval is not None
         deadline = clock() + max(self._policy.interval, 60.0)
         while True:
-            if self._received() >= compared.now.lsn or clock() >= deadline:
-                return compared.differences(frozenset(self._counts.truncates))
+            if self._received() >= lsn or clock() >= deadline:
+                return
             await asyncio.sleep(_WAIT_SECONDS)
 
-    async def _notice(self, known: Picture | None, now: Picture, found: Sequence[Difference]) -> None:
-        new = [each for each in found if each not in self._reported]
-        self._report(new)
+    async def _notice(
+        self, known: Picture | None, now: Picture, changes: Sequence[PublicationChange]
+    ) -> None:
+        found = [each.difference for each in changes]
+        self._report([each for each in changes if each.difference not in self._reported])
         self._reported = found
         await self._read_tables(found)
-        changes = [PublicationChange(each, now.lsn, number) for number, each in enumerate(found)]
         added = {
             name: [each for each in changes if self._is_selected(name, each.difference, known, now)]
             for name in self.notices
@@ -224,9 +236,9 @@ class PublicationWatch:
             pending[name] = left[-_MOST_PENDING:]
         return pending
 
-    def _report(self, found: Sequence[Difference]) -> None:
+    def _report(self, changes: Sequence[PublicationChange]) -> None:
         lines = 0
-        for each in found:
+        for each in changes:
             self.statistics.changes[each.what] = self.statistics.changes.get(each.what, 0) + 1
             if each.what == "table_added" and self._policy.on_new_table == "ignore":
                 continue
@@ -234,7 +246,8 @@ class PublicationWatch:
             if lines <= _MOST_LINES:
                 quiet = each.what == "partition_created"
                 report = _log.info if quiet else _log.warning
-                report("%s%s", text_of(each), "; the table is read" if self._policy.acts(each) else "")
+                acts = self._policy.acts(each.difference)
+                report("%s%s", text_of(each), "; the table is read" if acts else "")
         if lines > _MOST_LINES:
             _log.warning(
                 "%d more changes of the publications were noticed at the same time", lines - _MOST_LINES

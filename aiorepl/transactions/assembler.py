@@ -17,7 +17,7 @@ from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.rows import RowMessage
 from aiorepl.transactions import changes as c
 from aiorepl.transactions.changes import row_change
-from aiorepl.transactions.control_messages import is_control, without_content
+from aiorepl.transactions.control_messages import PUBLICATION, is_control, without_content
 from aiorepl.transactions.in_progress import InProgress
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, DoubtfulMessages, Pending
 from aiorepl.transactions.replay import ReplayFilter
@@ -106,6 +106,8 @@ class Assembler:
         # The transaction of the open stream block, or between Begin Prepare and Prepare.
         self._pending: Pending | None = None
         self._preparing: m.BeginPrepare | None = None
+        # The transactions in progress with a message of the event trigger.
+        self._altering: set[int] = set()
         self._handlers: dict[type, Callable[[Any], None]] = {
             m.Begin: self._enter,
             m.Commit: self._commit,
@@ -117,7 +119,7 @@ class Assembler:
             m.StreamStart: self._enter_block,
             m.StreamStop: self._leave_block,
             m.StreamCommit: self._stream_commit,
-            m.StreamAbort: self.in_progress.stream_abort,
+            m.StreamAbort: self._stream_abort,
             m.BeginPrepare: self._begin_prepare,
             m.Prepare: self._prepare,
             m.StreamPrepare: self._stream_prepare,
@@ -249,6 +251,8 @@ class Assembler:
         elif self._state is State.BETWEEN:
             raise ProtocolError("transactional, but outside of a transaction", message="Message")
         else:
+            if message.prefix == PUBLICATION:
+                self._altering.add(self._xid())
             emptied = without_content(message)
             if emptied is not None:
                 _log.warning(
@@ -294,6 +298,7 @@ class Assembler:
                 field="commit LSN",
             )
         self._emit(LSN(commit.end_lsn))
+        self._committed(transaction.xid, transaction.commit_lsn)
         if self._ordinal and not self._skip:
             self._counts.transactions.observe(self._ordinal)
         self._begin = self._transaction = None
@@ -329,7 +334,13 @@ class Assembler:
         transaction = Transaction(
             message.xid, LSN(message.commit_lsn), message.commit_time, pending.origin, trace=pending.trace
         )
+        self._committed(message.xid, transaction.commit_lsn)
         self._deliver(transaction, pending, LSN(message.end_lsn))
+
+    def _stream_abort(self, message: m.StreamAbort) -> None:
+        if message.subxid == message.xid:
+            self._altering.discard(message.xid)
+        self.in_progress.stream_abort(message)
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
         self._preparing = message
@@ -398,9 +409,11 @@ class Assembler:
             prepared=delivered,
             trace=pending.trace,
         )
+        self._committed(message.xid, header.commit_lsn)
         self._deliver(header, pending, LSN(message.end_lsn), message)
 
     def _rollback_prepared(self, message: m.RollbackPrepared) -> None:
+        self._altering.discard(message.xid)
         end_lsn = LSN(message.rollback_end_lsn)
         if end_lsn <= self._resume.after:
             self.in_progress.take_prepared(message)
@@ -445,6 +458,11 @@ class Assembler:
         # In a stream, a message has the xid of its subtransaction, as the catalog has.
         self._counts.truncated(message.relations, message.xid or self._xid())
         self._content(message)
+
+    def _committed(self, xid: int, commit_lsn: LSN) -> None:
+        if xid in self._altering:
+            self._altering.remove(xid)
+            self._counts.committed(xid, commit_lsn)
 
     def _xid(self) -> int:
         begin = self._begin

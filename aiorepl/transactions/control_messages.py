@@ -12,6 +12,8 @@ WATERMARK: Final = "aiorepl.snapshot"
 """The prefix of watermarks, which a snapshot writes between its chunks."""
 SIGNAL: Final = "aiorepl.signal"
 """The prefix of signals, by which users request snapshots."""
+PUBLICATION: Final = "aiorepl.publication"
+"""The prefix of the transactional messages that an event trigger writes in transactions with DDL. Their content has no effect."""
 
 _PREFIXES: Final = frozenset((WATERMARK, SIGNAL))
 

@@ -69,14 +69,17 @@ class PublicationChange(Change):
 
     The watch on the catalog has noticed it after its commit, so the sink may have rows that are newer, and rows that follow may be older.
 
-    :param lsn: the end of the server's WAL when the change was noticed.
+    :param lsn: if ``exact``, the commit LSN of the transaction that made the change; otherwise the end of the server's WAL when the change
+        was noticed.
+    :param exact: whether a message of the event trigger and the catalog prove the commit LSN.
     """
 
-    __slots__ = ("difference", "lsn")
+    __slots__ = ("difference", "exact", "lsn")
     kind = "publication"
 
-    def __init__(self, difference: Difference, lsn: LSN, ordinal: int) -> None:
+    def __init__(self, difference: Difference, lsn: LSN, ordinal: int, *, exact: bool = False) -> None:
         super().__init__(None, ordinal)
+        self.exact = exact
         self.difference = difference
         self.lsn = lsn
 

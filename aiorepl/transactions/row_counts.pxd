@@ -16,7 +16,7 @@ cdef class RowCounts:
     cdef Py_ssize_t _most
     cdef dict _by_oid
     cdef TableCount _other
-    cdef readonly object transactions, truncates
+    cdef readonly object transactions, truncates, commits
     cdef public object altered
 
     @cython.locals(count=TableCount)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from aiorepl.histogram import Histogram
+from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import RowMessage
 
@@ -16,7 +17,7 @@ from aiorepl.pgoutput.rows import RowMessage
 # bounded number of series.
 MOST_TABLES: Final = 200
 OTHER: Final = "other"
-_MOST_TRUNCATES: Final = 1000
+_MOST_KEPT: Final = 1000
 _TRANSACTION_ROWS: Final = tuple(10**exponent for exponent in range(8))
 
 
@@ -73,17 +74,19 @@ class RowCounts:
     :param most: the number of tables that are counted separately, in the order in which their first rows arrive.
     :ivar transactions: a histogram of the number of changes in a received transaction.
     :ivar truncates: table and transaction of the last truncates, which their reader removes.
-    :ivar altered: called when a table was described or truncated.
+    :ivar commits: transaction and commit LSN of the last transactions with a message of the event trigger; their reader removes them.
+    :ivar altered: called when a table was described or truncated, and when such a transaction has committed.
     """
 
-    __slots__ = ("_by_oid", "_most", "_other", "altered", "transactions", "truncates")
+    __slots__ = ("_by_oid", "_most", "_other", "altered", "commits", "transactions", "truncates")
 
     def __init__(self, most: int = MOST_TABLES) -> None:
         self._most = most
         self._by_oid: dict[int, TableCount] = {}
         self._other = TableCount(None, OTHER)
         self.transactions = Histogram(_TRANSACTION_ROWS)
-        self.truncates: deque[tuple[int, int]] = deque(maxlen=_MOST_TRUNCATES)
+        self.truncates: deque[tuple[int, int]] = deque(maxlen=_MOST_KEPT)
+        self.commits: deque[tuple[int, LSN]] = deque(maxlen=_MOST_KEPT)
         self.altered: Callable[[], None] | None = None
 
     def of(self, relation: Relation) -> TableCount:
@@ -100,6 +103,11 @@ class RowCounts:
     def truncated(self, relations: Iterable[Relation], xid: int) -> None:
         """Remember a truncate."""
         self.truncates.extend((relation.oid, xid) for relation in relations)
+        self.described()
+
+    def committed(self, xid: int, commit_lsn: LSN) -> None:
+        """Remember a transaction with a message of the event trigger."""
+        self.commits.append((xid, commit_lsn))
         self.described()
 
     def described(self) -> None:

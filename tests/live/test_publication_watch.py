@@ -27,8 +27,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
 
-EVERY_SERVER = pytest.mark.parametrize("server", [13, 16, 18], indirect=True)
-SOME_SERVERS = pytest.mark.parametrize("server", [16, 18], indirect=True)
+EVERY_SERVER = pytest.mark.parametrize("server", [13, 16, 18, 19], indirect=True)
+SOME_SERVERS = pytest.mark.parametrize("server", [16, 18, 19], indirect=True)
 TABLES = (
     "CREATE TABLE m (id int, part int, v text, PRIMARY KEY (id, part)) PARTITION BY LIST (part)",
     "CREATE TABLE m1 PARTITION OF m FOR VALUES IN (1)",

@@ -8,8 +8,10 @@ from dataclasses import replace
 import pytest
 
 from aiorepl.lsn import LSN
+from aiorepl.source.publication.commits import commit_of
 from aiorepl.source.publication.differences import Details, differences, examined
 from aiorepl.source.publication.picture import Picture, picture
+from aiorepl.transactions.publication_changes import Difference
 
 OPERATIONS = (True, True, True, True)
 ROOT, LEFT, RIGHT, PLAIN = 20001, 20002, 20003, 20004
@@ -52,7 +54,7 @@ class Catalog:
 
 
 def detail(**fields: object) -> Details:
-    return replace(Details(0, -1.0, 700, False, False, None), **fields)
+    return replace(Details(0, -1.0, 700, False, False, (), None), **fields)
 
 
 def found(before: Picture, now: Picture, version: int = 18, seen=frozenset(), **details: Details):
@@ -281,3 +283,30 @@ def test_a_publication_without_truncates():
     before = catalog.look()
     catalog.tables[LEFT]["file"] = 1
     assert [] == found(before, catalog.look())
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "commits", "expected"),
+    [
+        ("partition_attached", {"inserted": (5, 800)}, [(800, 80)], 80),
+        ("partition_attached", {"inserted": (5, 800)}, [(790, 79), (800, 80), (810, 81)], 80),
+        # The transaction with the lower xid has committed later.
+        ("partition_attached", {"inserted": (800, 810)}, [(810, 81), (800, 90)], 90),
+        # A later row has no message, and a message has no row.
+        ("table_added", {"inserted": (800, 810)}, [(800, 80)], None),
+        ("table_added", {"inserted": (5,)}, [(800, 80)], None),
+        ("table_added", {"inserted": ()}, [(800, 80)], None),
+        # After a wrap-around.
+        ("partition_created", {"inserted": (4294967000, 7)}, [(7, 80)], 80),
+        ("partition_detached", {"xid": 800}, [(800, 80), (801, 81)], 80),
+        ("partition_detached", {"xid": 801}, [(800, 80), (801, 81)], None),
+        ("partition_truncated", {"xid": 700}, [(800, 80)], None),
+        ("row_filter", {"xid": 800, "inserted": (800,)}, [(800, 80)], None),
+        ("partition_attached", {"inserted": (800,)}, [], None),
+    ],
+)
+def test_commits(what, fields, commits, expected):
+    """The LSN of a change is that of a message only if the message's transaction has written the catalog's row."""
+    commits = [(xid, LSN(lsn)) for xid, lsn in commits]
+    assert expected == commit_of(Difference(what, LEFT, "public", "left"), detail(**fields), commits)
+    assert commit_of(Difference(what, LEFT, "public", "left"), None, commits) is None

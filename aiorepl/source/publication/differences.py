@@ -33,6 +33,7 @@ class Details:
     :param xid: the transaction that wrote its row in ``pg_class``.
     :param altered: whether that transaction wrote rows of its columns as well.
     :param born: whether it was created as a partition.
+    :param inserted: the transactions that inserted the catalog's rows which publish the table or make it a partition.
     :param analyzed: when VACUUM or ANALYZE has set the statistics, in seconds since 1970; ``None`` if that is not known.
     """
 
@@ -41,6 +42,7 @@ class Details:
     xid: int
     altered: bool
     born: bool
+    inserted: tuple[int, ...]
     analyzed: float | None
 
 
@@ -48,7 +50,13 @@ def details(rows: Iterable[Any]) -> dict[int, Details]:
     """Read the rows of the query of details, by oid."""
     return {
         row["oid"]: Details(
-            row["pages"], row["tuples"], row["xid"], row["altered"], row["born"], row["analyzed"]
+            row["pages"],
+            row["tuples"],
+            row["xid"],
+            row["altered"],
+            row["born"],
+            tuple(row["inserted"]),
+            row["analyzed"],
         )
         for row in rows
     }
@@ -65,7 +73,7 @@ def examined(before: Picture, now: Picture) -> list[int]:
         for oid, root in now.leaves.items()
         if root != oid and oid in before.tables and before.tables[oid].file != now.tables[oid].file
     }
-    return sorted(vanished | unpublished | new | moved | files)
+    return sorted(vanished | unpublished | new | moved | files | (now.streamed - before.streamed))
 
 
 def differences(

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from aiorepl.source.catalog.snapshots import END, SNAPSHOT
+
 # The facts are one JSON text. The server sends the text only if its hash differs from the last text's hash.
 # The age of an xid is counted from the next xid that the server assigns.
 _FACTS: Final = """
@@ -57,9 +59,11 @@ SELECT h.hash, CASE WHEN h.hash = $2 THEN NULL ELSE f.facts END AS facts,
        (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_flush_lsn() END)::pg_catalog.text AS lsn,
        extract(epoch FROM pg_catalog.statement_timestamp())::pg_catalog.float8 AS time,
-       (pg_catalog.age('3'::pg_catalog.xid)::pg_catalog.int8 + 3) & 4294967295 AS next_xid
+       (pg_catalog.age('3'::pg_catalog.xid)::pg_catalog.int8 + 3) & 4294967295 AS next_xid,
+       {snapshot} AS snapshot, {end} AS end_lsn, {triggered} AS triggered
   FROM facts f CROSS JOIN LATERAL (SELECT pg_catalog.hashtextextended(f.facts, 0)) AS h (hash)
 """
+_TRIGGERED: Final = "EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'aiorepl_publication' AND evtenabled <> 'D')"
 _SPACES: Final = """SELECT p.pubname, s.pnnspid AS oid FROM published p
     JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid"""
 _NO_SPACES: Final = "SELECT NULL::pg_catalog.name AS pubname, NULL::pg_catalog.oid AS oid WHERE false"
@@ -74,12 +78,23 @@ SELECT c.oid::pg_catalog.int8 AS oid, c.relpages AS pages, c.reltuples::pg_catal
        EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND s.attname = 'ctid' AND a.xmin = s.xmin
                   AND a.cmin::pg_catalog.text = s.cmin::pg_catalog.text) AS born,
+       {inserted} AS inserted,
        extract(epoch FROM GREATEST(
          pg_catalog.pg_stat_get_last_vacuum_time(c.oid), pg_catalog.pg_stat_get_last_autovacuum_time(c.oid),
          pg_catalog.pg_stat_get_last_analyze_time(c.oid), pg_catalog.pg_stat_get_last_autoanalyze_time(c.oid)
        ))::pg_catalog.float8 AS analyzed
   FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::pg_catalog.oid[])
 """
+
+# The rows are inserted and never updated, and the system columns' rows are as old as the table.
+_INSERTED: Final = """ARRAY(
+    SELECT s.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute s WHERE s.attrelid = c.oid AND s.attname = 'ctid'
+     UNION SELECT i.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_inherits i
+            WHERE i.inhrelid = c.oid OR i.inhrelid IN (SELECT pg_catalog.pg_partition_ancestors(c.oid))
+     UNION SELECT r.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid{spaces})"""
+_INSERTED_SPACES: Final = """
+     UNION SELECT n.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_publication_namespace n
+            WHERE n.pnnspid = c.relnamespace"""
 
 
 def facts_query(version: int) -> str:
@@ -101,12 +116,20 @@ def facts_query(version: int) -> str:
         # From PostgreSQL 18 on.
         generated="pg_catalog.to_json(p) ->> 'pubgencols'",
         pending=" AND NOT i.inhdetachpending" if version >= 14 else "",
+        snapshot=SNAPSHOT,
+        end=END,
+        # Earlier servers send no messages.
+        triggered=_TRIGGERED if version >= 14 else "false",
     )
 
 
-async def fetch_details(connection: Any, oids: list[int]) -> list[Any]:
+async def fetch_details(connection: Any, oids: list[int], version: int) -> list[Any]:
     """Return the details of these tables, except tables that do not exist.
 
     :param connection: a ``KeptConnection``.
+    :param version: the server's major version.
     """
-    return list(await connection.fetch(_DETAILS, oids))
+    inserted = _INSERTED.format(spaces=_INSERTED_SPACES if version >= 15 else "")
+    if version < 14:
+        inserted = "ARRAY[]::pg_catalog.int8[]"
+    return list(await connection.fetch(_DETAILS.format(inserted=inserted), oids))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
 from aiorepl.lsn import LSN
+from aiorepl.source.catalog.snapshots import Snapshot
+from aiorepl.source.publication.commits import commit_of
 from aiorepl.source.publication.differences import Details, details, differences, examined
 from aiorepl.source.publication.picture import Picture, picture
 from aiorepl.source.publication.queries import facts_query, fetch_details
 from aiorepl.source.source import Source
-from aiorepl.transactions.publication_changes import Difference
+from aiorepl.transactions.publication_changes import Difference, PublicationChange
 from aiorepl.wire.kept_connection import KeptConnection
 
 _SHARED_STATISTICS: Final = 15
@@ -23,10 +26,23 @@ class Comparison:
     """Two pictures, and the catalog's details of the tables that differ.
 
     :ivar now: the later picture; equal to the earlier one, except for its LSN and time, if nothing has changed.
+    :ivar seen: the transactions that the later picture shows.
+    :ivar triggered: whether the database has the event trigger, whose messages the stream has.
     """
 
-    def __init__(self, before: Picture, now: Picture, found: dict[int, Details], version: int) -> None:
+    def __init__(
+        self,
+        before: Picture,
+        now: Picture,
+        found: dict[int, Details],
+        version: int,
+        seen: Snapshot,
+        *,
+        triggered: bool,
+    ) -> None:
         self.now = now
+        self.seen = seen
+        self.triggered = triggered
         self._before = before
         self._found = found
         self._version = version
@@ -44,6 +60,19 @@ class Comparison:
         if self._before.hash == self.now.hash:
             return []
         return differences(self._before, self.now, self._found, self._version, truncated)
+
+    def changes(
+        self, found: Sequence[Difference], commits: Sequence[tuple[int, LSN]]
+    ) -> list[PublicationChange]:
+        """Return the differences with their commit LSNs, or with the LSN of the later picture.
+
+        :param commits: transaction and commit LSN of each message of the event trigger since the earlier picture.
+        """
+        lsns = [commit_of(each, self._found.get(each.oid), commits) for each in found]
+        return [
+            PublicationChange(each, lsn or self.now.lsn, number, exact=lsn is not None)
+            for number, (each, lsn) in enumerate(zip(found, lsns, strict=True))
+        ]
 
 
 class PublicationReader:
@@ -63,19 +92,18 @@ class PublicationReader:
         known = None if before is None else before.hash
         row = await self._connection.fetchrow(facts_query(version), self._names, known)
         lsn, time = LSN.parse(row["lsn"]), row["time"]
+        seen = Snapshot(row["snapshot"], LSN.parse(row["end_lsn"]))
         if row["facts"] is None:
             assert before is not None
-            now = replace(before, lsn=lsn, time=time, next_xid=row["next_xid"])
-            return Comparison(now, now, {}, version)
-        now = replace(picture(row["facts"], row["hash"], lsn, time), next_xid=row["next_xid"])
-        if before is None:
-            return Comparison(now, now, {}, version)
-        oids = examined(before, now)
+            before = now = replace(before, lsn=lsn, time=time, next_xid=row["next_xid"])
+        else:
+            now = replace(picture(row["facts"], row["hash"], lsn, time), next_xid=row["next_xid"])
+        oids = [] if before is None else examined(before, now)
         if oids and version < _SHARED_STATISTICS:
             # The collector of statistics may be this late.
             await asyncio.sleep(_LATE_SECONDS)
-        found = details(await fetch_details(self._connection, oids)) if oids else {}
-        return Comparison(before, now, found, version)
+        found = details(await fetch_details(self._connection, oids, version)) if oids else {}
+        return Comparison(before or now, now, found, version, seen, triggered=row["triggered"])
 
     def close(self) -> None:
         """Close the connection."""
