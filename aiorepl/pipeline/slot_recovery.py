@@ -36,7 +36,6 @@ class SlotRecovery:
     ) -> None:
         self._losses = losses
         self._capture = capture
-        self._source: Source = capture.source
         self._phase = phase
         self._consumers = consumers
 
@@ -57,7 +56,7 @@ class SlotRecovery:
         await self._losses.narrow(() if accept_gap else self._consumers)
         self._phase.known = self._losses.known and not accept_gap
         if self._losses.pending and not accept_gap:
-            _log.warning("slot %s was lost: the tables are read again", self._source.slot)
+            _log.warning("slot %s was lost: the tables are read again", self._capture.source.slot)
             self._phase.replace_slot(self._losses.gap(self._consumers))
 
     async def run(self, started: Callable[[], Awaitable[None]]) -> None:
@@ -69,16 +68,16 @@ class SlotRecovery:
         try:
             await self._losses.started(self._consumers, self._phase.plan, self._capture.xid)
         except AioreplError as error:
-            _log.error("the start of slot %s cannot be recorded: %s", self._source.slot, error)
+            _log.error("the start of slot %s cannot be recorded: %s", self._capture.source.slot, error)
             return
         while True:
             await asyncio.sleep(_XID_SECONDS)
             try:
-                await self._losses.reached(await _current_xid(self._source))
+                await self._losses.reached(await _current_xid(self._capture.source))
             except (AioreplError, *ASYNCPG_ERRORS) as error:
                 _log.warning(
                     "the transaction id for slot %s cannot be recorded: %s",
-                    *(self._source.slot, loggable(error)),
+                    *(self._capture.source.slot, loggable(error)),
                 )
 
     async def end(self) -> None:
@@ -87,25 +86,25 @@ class SlotRecovery:
             try:
                 await self._losses.dropped()
             except AioreplError as error:
-                _log.error("the end of slot %s cannot be recorded: %s", self._source.slot, error)
+                _log.error("the end of slot %s cannot be recorded: %s", self._capture.source.slot, error)
 
     async def record(self, lost: SlotLost) -> bool:
         """Record a loss. Return whether the next start reads the tables again."""
         try:
             recovers = await self._losses.record(time.time(), lost)
         except AioreplError as error:
-            _log.error("the loss of slot %s cannot be recorded: %s", self._source.slot, error)
+            _log.error("the loss of slot %s cannot be recorded: %s", self._capture.source.slot, error)
             return False
         if recovers:
             _log.warning(
                 "slot %s is lost: the next start creates it again, and reads the tables again (number of losses within 24 hours: %d)",
-                *(self._source.slot, self.recent),
+                *(self._capture.source.slot, self.recent),
             )
         else:
             _log.error(
                 "slot %s is lost, and all tables were read again %d times within 24 hours, as max_resnapshots_per_day allows: find the cause, "
                 "and start with resnapshot=True (--resnapshot)",
-                *(self._source.slot, self.recent),
+                *(self._capture.source.slot, self.recent),
             )
         return recovers
 

@@ -68,7 +68,7 @@ class TablePlan:
     :param state: a digest of the table's files, columns and publications at the time of planning.
     :param xmin: every transaction before this xid had ended at the time of planning.
     :param history: a digest of ``state`` and of the catalog's rows of the table and its publications. It also
-        differs after an ``ALTER`` that a later ``ALTER`` has reverted.
+        differs after an ``ALTER`` that a later ``ALTER`` has reverted. Only the tables of an exported snapshot have it.
     :param since: only rows that were written by this transaction or a later one are read; an xid with its epoch. ``None``: all rows.
     """
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Final
 
@@ -110,7 +110,7 @@ async def plan_tables(
     options: SnapshotOptions,
     hides_key: HidesKey = hides_no_key,
 ) -> tuple[TablePlan, ...]:
-    """Cut tables into chunks.
+    """Cut tables into chunks. The plans have no ``history``.
 
     :param connection: an asyncpg connection.
     :param hides_key: whether the key of a table is hidden. A partitioned table with a hidden key is one chunk, because ranges would be
@@ -122,11 +122,6 @@ async def plan_tables(
     by_oid = {
         row["oid"]: row
         for row in await connection.fetch(_FILES, [table.oid for table in tables], list(publications))
-    }
-    schemas = _SCHEMAS if connection.get_server_version() >= (15,) else ""
-    histories = {
-        row["oid"]: row["history"]
-        for row in await connection.fetch(_HISTORY.format(schemas=schemas), list(by_oid), list(publications))
     }
     block = int(await connection.fetchval("SELECT current_setting('block_size')"))
     plans = []
@@ -140,14 +135,25 @@ async def plan_tables(
         ranges = await _ranges(connection, table, blocks, step, keyless=keyless)
         key = tuple(column.name for column in table.key) if isinstance(ranges[0], KeyRange) else ()
         state = _state(table, row["state"])
-        history = _digest(f"{state} {histories[table.oid]}")
         plans.append(
-            TablePlan(
-                table.oid,
-                *(table.schema, table.name, row["rows"], row["size"], ranges, key, state, xmin, history),
-            )
+            TablePlan(table.oid, table.schema, table.name, row["rows"], row["size"], ranges, key, state, xmin)
         )
     return tuple(plans)
+
+
+async def with_histories(
+    connection: Any, plans: Sequence[TablePlan], publications: Sequence[str]
+) -> tuple[TablePlan, ...]:
+    """Return plans with the ``history`` of their tables.
+
+    :param connection: an asyncpg connection that holds locks on the tables.
+    :raises asyncpg.PostgresError: the server failed.
+    """
+    schemas = _SCHEMAS if connection.get_server_version() >= (15,) else ""
+    oids = [plan.oid for plan in plans]
+    rows = await connection.fetch(_HISTORY.format(schemas=schemas), oids, list(publications))
+    histories = {row["oid"]: row["history"] for row in rows}
+    return tuple(replace(plan, history=_digest(f"{plan.state} {histories[plan.oid]}")) for plan in plans)
 
 
 async def table_files(

@@ -20,7 +20,7 @@ from aiorepl.snapshot.altered import Queried, TableAltered, require_same_partiti
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.described import DescribedTable, describe
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import HidesKey, append_only, hides_no_key, plan_tables
+from aiorepl.snapshot.planning import HidesKey, append_only, hides_no_key, plan_tables, with_histories
 from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import (
     BACKEND,
@@ -113,9 +113,10 @@ class ExportedSnapshot:
         :raises ConnectionLost, ServerError: the server failed.
         """
         with self._until_ended():
-            return SnapshotPlan(
-                await plan_tables(self._connection, self.tables, self._publications, self._options, hides_key)
+            plans = await plan_tables(
+                self._connection, self.tables, self._publications, self._options, hides_key
             )
+            return SnapshotPlan(await with_histories(self._connection, plans, self._publications))
 
     async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
