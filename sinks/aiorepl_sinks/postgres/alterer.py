@@ -121,10 +121,19 @@ class Alterer:
             return True
         return remember(relation, types, known.columns, known.remembered) != known.remembered
 
-    async def apply(self, name: Name, relation: Relation, types: Types, *, truncates: bool = False) -> None:
+    async def apply(
+        self,
+        name: Name,
+        relation: Relation,
+        types: Types,
+        *,
+        truncates: bool = False,
+        rereads: bool = False,
+    ) -> None:
         """Create or alter the table, and remember its description. A transaction must be open.
 
         :param truncates: whether the table is truncated afterwards.
+        :param rereads: whether all rows of the table follow, with all columns of ``relation``.
         :raises TransientError, PermanentError: the target rejected it, or the change is one that the sink does not repeat.
         """
         connection, what = self._connection, f'ddl = "apply": {".".join(name)} on the target'
@@ -139,7 +148,7 @@ class Alterer:
                 await self._require_no_rows_of_another(name, relation, known)
             found = self._alteration(name, relation, types, known)
             await self._require_types(name, relation, found)
-            if not truncates:
+            if not (truncates or rereads):
                 await self._require_certain(name, relation, found)
             if found.statements:
                 await require_alterable(connection, name)

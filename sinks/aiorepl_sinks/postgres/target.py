@@ -133,20 +133,11 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
     :raises PermanentError: if the table is missing, lacks columns or a unique index, or may not be used.
     """
     shown = ".".join(name)
-    table = await connection.fetchrow(_TABLE, *name)
+    table = await _table(connection, name)
     if table is None:
         raise PermanentError(
             f"postgres: the target has no table {shown} for {relation}: create it, map it to another with the option tables, or "
             "remove it from the publication or by a selection"
-        )
-    if not table["visible"]:
-        raise PermanentError(
-            f"postgres: the sink's role may not use the schema of {shown}: GRANT USAGE ON SCHEMA {quoted(name[0])} TO "
-            f"{quoted(table['role'])}"
-        )
-    if table["kind"] not in ("r", "p"):
-        raise PermanentError(
-            f"postgres: {shown} on the target is not a table: map it to one with the option tables"
         )
     found = {row["name"]: row for row in await connection.fetch(_COLUMNS, table["oid"])}
     missing = [column for column in relation.names if column not in found]
@@ -187,6 +178,30 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
         copies=not table["rules"] and not table["secured"] and bool(columns),
         only=table["kind"] == "r",
     )
+
+
+async def find_without_columns(connection: Any, name: Name) -> Target | None:
+    """Look up the target's table for a truncate; ``None`` if the target has no such table.
+
+    :raises PermanentError: the table may not be used.
+    """
+    table = await _table(connection, name)
+    return None if table is None else Target(name, (), None, only=table["kind"] == "r")
+
+
+async def _table(connection: Any, name: Name) -> Any:
+    shown = ".".join(name)
+    table = await connection.fetchrow(_TABLE, *name)
+    if table is not None and not table["visible"]:
+        raise PermanentError(
+            f"postgres: the sink's role may not use the schema of {shown}: GRANT USAGE ON SCHEMA {quoted(name[0])} TO "
+            f"{quoted(table['role'])}"
+        )
+    if table is not None and table["kind"] not in ("r", "p"):
+        raise PermanentError(
+            f"postgres: {shown} on the target is not a table: map it to one with the option tables"
+        )
+    return table
 
 
 def _key(relation: Relation, indexes: list[Any]) -> tuple[int, ...] | None:

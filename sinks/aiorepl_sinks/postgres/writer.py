@@ -31,7 +31,7 @@ from aiorepl_sinks.postgres.applier import Applier
 from aiorepl_sinks.postgres.connection import Session
 from aiorepl_sinks.postgres.identifiers import Name, TableMapping
 from aiorepl_sinks.postgres.step_builder import StepBuilder
-from aiorepl_sinks.postgres.target import Target, find
+from aiorepl_sinks.postgres.target import Target, find, find_without_columns
 
 _BOTH: Final = (
     ". The transaction also has rows of the table from before that change, which the altered table may not fit: if so, read all tables "
@@ -212,9 +212,11 @@ class Writer:
             if isinstance(change, RowChange):
                 relation = change.layout.relation
                 target = self._targets.get(relation) or await self._find(
-                    relation, catalog_names(relation, change.layout.types)
+                    relation, catalog_names(relation, change.layout.types), rereads=_begins_table(part)
                 )
                 self._steps.row(target, change)
+            elif isinstance(change, Truncate) and self._alterer is not None and _of_snapshot(change):
+                await self._truncate_for_snapshot(change)
             elif isinstance(change, Truncate):
                 targets = [
                     self._targets.get(one) or await self._find(one, catalog_names(one), truncates=True)
@@ -225,19 +227,37 @@ class Writer:
             elif isinstance(change, Message) and self._options.messages:
                 self._steps.emit(change.prefix, change.content)
 
-    async def _find(self, relation: Relation, types: Types, *, truncates: bool = False) -> Target:
-        options = self._options
-        name = options.tables.target(relation)
+    async def _truncate_for_snapshot(self, change: Truncate) -> None:
+        """Truncate the tables that the target has, before their rows arrive again.
+
+        The truncate has the source's present descriptions of the tables, and the stream may still send rows with earlier ones. So no
+        table is created or altered here, and no description is stored.
+        """
+        names = [self._name(relation) for relation in change.relations]
+        found = [await find_without_columns(self.session.connection, name) for name in names]
+        if targets := tuple(target for target in found if target is not None):
+            self._steps.truncate(targets, change, cascade=False)
+            # Before the next description is compared with the target, the former rows have to be gone.
+            await self._apply()
+
+    def _name(self, relation: Relation) -> Name:
+        name = self._options.tables.target(relation)
         if self.session.state.owns(name):
             raise PermanentError(
                 f"postgres: {relation} would be written to {'.'.join(name)} on the target, which is the sink's own table: map {relation} to "
                 "another table with the option tables, or leave it out by a selection"
             )
+        return name
+
+    async def _find(
+        self, relation: Relation, types: Types, *, truncates: bool = False, rereads: bool = False
+    ) -> Target:
+        options, name = self._options, self._name(relation)
         try:
             if self._alterer is not None and await self._alterer.needed(
                 name, relation, types, truncates=truncates
             ):
-                await self._alter(self._alterer, name, relation, types, truncates=truncates)
+                await self._alter(self._alterer, name, relation, types, truncates=truncates, rereads=rereads)
         except Refused as refusal:
             raise Refused(str(refusal), relation) from None
         target = self._targets[relation] = await find(
@@ -250,13 +270,20 @@ class Writer:
         return target
 
     async def _alter(
-        self, alterer: Alterer, name: Name, relation: Relation, types: Types, *, truncates: bool
+        self,
+        alterer: Alterer,
+        name: Name,
+        relation: Relation,
+        types: Types,
+        *,
+        truncates: bool,
+        rereads: bool,
     ) -> None:
         """Create or alter a table in the open transaction, after the changes before this one."""
         if not self._preparing:
             await self._apply()
             await self._begin()
-            await alterer.apply(name, relation, types, truncates=truncates)
+            await alterer.apply(name, relation, types, truncates=truncates, rereads=rereads)
         else:
             # A prepared transaction would lock the table until the source commits the transaction. Changes of the table that the source
             # sends before that commit would wait for ever.
@@ -358,3 +385,14 @@ class Writer:
         await state.delete(xid)
         self._end_lsn = end_lsn
         await self._commit()
+
+
+def _of_snapshot(change: Truncate) -> bool:
+    """Whether a truncate is none of the source's, but the beginning of a snapshot."""
+    return change.transaction is not None and not change.transaction.xid
+
+
+def _begins_table(part: Slice) -> bool:
+    """Whether the slice has the first rows of a table that is read as a whole. All other rows follow with the same columns."""
+    chunk = None if part.transaction is None else part.transaction.snapshot
+    return chunk is not None and chunk.number == 1 and not chunk.partial

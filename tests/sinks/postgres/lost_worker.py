@@ -15,7 +15,6 @@ from typing import Any
 from aiorepl import (
     BatchPolicy,
     Delivery,
-    PermanentError,
     Pipeline,
     RetryPolicy,
     SlotError,
@@ -83,11 +82,6 @@ async def run(*, resnapshot: bool = False) -> None:
     except SlotError as error:
         # Waits for locks can end, and rows were read under another description. The message says to start again.
         if "start again, with resnapshot" not in str(error):
-            raise
-        await run(resnapshot=True)
-    except PermanentError as error:
-        # A chunk was read after a column had been added, and does not have the column's value in rows that were read before.
-        if "the stream does not have the values of existing rows" not in str(error):
             raise
         await run(resnapshot=True)
 

@@ -11,6 +11,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from aiorepl import AioreplError, PermanentError, Pipeline, SnapshotOptions, Source
+from aiorepl.testing import FaultySink
+from aiorepl.testing.faults import Hang
+from tests.waiting import until
+
 pytestmark = pytest.mark.by_day
 
 WORKER = Path(__file__).with_name("lost_worker.py")
@@ -101,6 +106,11 @@ async def rows(connection, table):
     return sorted(row[0] for row in await connection.fetch(f"SELECT to_jsonb(x)::text FROM {table} x"))
 
 
+async def _has_last_row(target, table):
+    exists = await target.fetchval("SELECT to_regclass($1) IS NOT NULL", table)
+    return exists and await target.fetchval(f"SELECT EXISTS (SELECT FROM {table} WHERE id = -1)")
+
+
 @pytest.mark.parametrize("way", ["direct", "journal"])
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_killed_while_tables_are_read(fork_server, pair, tmp_path, way, seed):
@@ -126,8 +136,67 @@ async def test_killed_while_tables_are_read(fork_server, pair, tmp_path, way, se
     tables = sorted(set(load.tables))
     for table in tables:
         await pair.source.execute(f"INSERT INTO {table} (id, v) VALUES (-1, 'last')")
-    await pair.reached(await pair.wal())
+    # A sink that reads a journal stays at its last transaction, and autovacuum writes WAL without one. So wait for the row.
+    await until(lambda: _has_last_row(pair.target, tables[-1]))
     process.stdin.close()
     assert 0 == await process.wait()
     for table in tables:
         assert await rows(pair.source, table) == await rows(pair.target, table), table
+
+
+@pytest.mark.parametrize("altered", ["ADD later text DEFAULT 'x'", "ALTER v TYPE varchar(2000)"])
+@pytest.mark.parametrize("way", ["direct", "journal"])
+async def test_altered_after_the_slot_was_created_again(pair, tmp_path, way, altered):
+    """The truncate of a resnapshot knows the table as it is now, and the stream's next rows are from before ``ALTER TABLE``."""
+    folder = str(tmp_path / "folder")
+    how = {"journal": folder, "snapshot": True}
+    if way == "direct":
+        how = {"snapshot": SnapshotOptions(state=folder)}
+    await pair.source.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(1000)); INSERT INTO t VALUES (1, 'a'), (2, 'b')"
+    )
+
+    def pipeline(sink, **options):
+        source = Source(pair.source_dsn, slot=pair.slot, publication="p", create_slot=True)
+        return Pipeline(source, {"mirror": sink}, **how, **options)
+
+    await pipeline(pair.sink(ddl="apply"), until="now").run()
+    hang = Hang()
+    held = FaultySink(pair.sink(ddl="apply"), write=[hang])
+    begun = asyncio.create_task(pipeline(held, resnapshot=True).run())
+    await hang.reached.wait()
+    begun.cancel()
+    await asyncio.gather(begun, return_exceptions=True)
+
+    await pair.source.execute("INSERT INTO t VALUES (3, 'before')")
+    await pair.source.execute(f"ALTER TABLE t {altered}")
+    await pair.source.execute("INSERT INTO t (id) VALUES (4)")
+    async with pipeline(pair.sink(ddl="apply")) as running:
+        await running.snapshots.completed()
+        await until(lambda: pair.target.fetchval("SELECT count(*) = 4 FROM t"))
+    assert await rows(pair.source, "t") == await rows(pair.target, "t")
+
+
+async def _add_a_column(pair):
+    await pair.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+    await pair.deliver(ddl="apply")
+    await pair.source.execute("ALTER TABLE t ADD r float8 DEFAULT random()")
+
+
+async def test_a_table_brings_the_values_of_a_new_column(pair):
+    """All rows of the table follow, so the sink adds a column whose values the stream has not sent."""
+    await pair.slotted()
+    await _add_a_column(pair)
+    async with pair.pipeline(ddl="apply", until=None) as running:
+        await running.resnapshot("public.t")
+    await pair.require_equal("t")
+
+
+async def test_some_rows_do_not_bring_the_values_of_a_new_column(pair):
+    """The rows of a condition leave the values of the other rows unknown."""
+    await pair.slotted()
+    await _add_a_column(pair)
+    with pytest.raises(PermanentError, match=r'"r" of public\.t, and the stream does not have the values'):
+        async with pair.pipeline(ddl="apply", until=None) as running:
+            with contextlib.suppress(AioreplError):
+                await running.resnapshot("public.t", "id > 1")
