@@ -82,7 +82,7 @@ class Server:
         return replace(table, columns=columns, filters=None, partitioned=found[0]["kind"] == "p")
 
     async def money_unit(self) -> str:
-        """Return the integer that money stores for one currency unit under ``lc_monetary``. ``PREPARE`` changes ``lc_monetary``, so call this before."""
+        """Return the integer that money stores for one currency unit under ``lc_monetary``. ``PREPARE`` changes ``lc_monetary``, so call this first."""
         return str(await self._answer(self.connection.fetchval(_MONEY_UNIT)))
 
     async def has_money(self, table: PublishedTable) -> bool:

@@ -91,7 +91,7 @@ class FanOut(ABC):
         self._memories = memories
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
-        # The positions that sinks and the journal keep, as ``_open`` returned them.
+        # The positions that the sinks and the journal keep; set by ``_open``.
         self._stored: dict[str, Position | None] = {}
         self._feeders: list[Feeder] = []
         self._stopped = asyncio.Event()
@@ -134,11 +134,11 @@ class FanOut(ABC):
         journal: Position | None = None,
         journal_end: LSN | None = None,
     ) -> Beginning:
-        """Connect, and decide what is read besides the stream.
+        """Connect, and choose the rows that are read besides the stream.
 
         If this creates a slot and the start fails, ``cleanup`` drops it, unless a sink or the journal needs it.
 
-        :param journal: the position of the journal, which must belong to the slot; ``None`` if there is none.
+        :param journal: the recorded position of the journal; ``None`` if there is none.
         :param journal_end: the journal's end, 0 if it is empty; ``None`` without a journal.
         """
         request = await self._snapshot.prepare(journal, journal_end)
@@ -152,7 +152,7 @@ class FanOut(ABC):
         return await self._snapshot.begin(found, cleanup)
 
     async def _start_stream(self, start: Start, refuted: Refuted, readings: Collection[str] = ()) -> Ledger:
-        """Carry out what was decided, and start the stream.
+        """Write the ledger of ``start``, and start the stream.
 
         :param refuted: as in ``Capture.begin``.
         :param readings: the readings of tables that the journal has in full.
@@ -165,7 +165,7 @@ class FanOut(ABC):
         )
 
     def _holder(self, name: str) -> str:
-        """Return how messages name a sink or the journal."""
+        """Return the name of a sink or the journal in messages."""
         return f"sink {name}"
 
     async def _drop_slot(self, created: CreatedSlot) -> None:

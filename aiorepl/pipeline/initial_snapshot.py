@@ -43,8 +43,8 @@ Emit = Callable[[list[Slice]], Awaitable[None]]
 class InitialPhase:
     """The initial snapshot of one start, up to the beginning of the stream.
 
-    Call ``prepare``, connect with its result, and then ``begin``, ``carry_out`` and ``read``: each takes what the call before it has returned,
-    or what ``start`` has decided from it.
+    Call ``prepare``, and connect with the ``SlotRequest``. Then call ``begin`` with the ``PreflightResult``, ``carry_out`` with the ``Start``
+    that ``plan_start`` makes of the ``Beginning``, and ``read``.
 
     :param folder: the folder of the chunk ledger; ``None`` if there are no snapshots.
     :param wanted: whether to read the rows of all tables if the slot is created now.
@@ -77,7 +77,7 @@ class InitialPhase:
         self._journal_end: LSN | None = None
         # Set after a loss of the slot.
         self._gap: Gap | None = None
-        # Set by ``begin``, and by ``carry_out`` after doubts about the gap.
+        # Set by ``begin``; ``carry_out`` replaces it, because the gap is checked by then.
         self._beginning: Beginning | None = None
         self._ledger: ChunkLedger | None = None
         self._initial: InitialSnapshot | None = None
@@ -177,10 +177,10 @@ class InitialPhase:
     async def begin(self, found: PreflightResult, cleanup: contextlib.AsyncExitStack) -> Beginning:
         """Import the snapshot of a slot that was created now, and plan its chunks; or read the ledger.
 
-        The ledger of an exported snapshot is written before the consumers are opened: they may store its beginning when they open, and
-        the next start must recognize that.
+        The ledger of an exported snapshot is written before the consumers are opened. They may store the beginning of the snapshot when
+        they open, and the next start must recognize it.
 
-        :raises AioreplError: the tables cannot be read, or the ledger; the message names each.
+        :raises AioreplError: the ledger or tables cannot be read; the message names each table.
         """
         if self._file is None:
             beginning = Beginning(found)
@@ -251,8 +251,7 @@ class InitialPhase:
         try:
             await self._initial.begin(snapshot_name, self._capture)
             plan = await self._initial.plan(self.hides_key)
-            # An empty journal lacks the rows from before the gap. The snapshot has rows with an origin, and the stream of such a source has
-            # none.
+            # An empty journal lacks the rows from before the gap. With origin "none", the snapshot has rows that the stream never had.
             if gap is not None and known is not None and self._journal_end != 0 and source.origin != "none":
                 plan = gap.narrowed(plan, known, await self._initial.append_only())
         except TableLocked as error:
@@ -265,7 +264,7 @@ class InitialPhase:
         return Beginning(found, ledger, loads=True, gap=gap if narrowed else None)
 
     async def carry_out(self, start: Start, readings: Collection[str] = ()) -> None:
-        """Write the ledger, now that the positions of all consumers are known and before the stream starts.
+        """Write the ledger of ``start``. The stream must not have started.
 
         :param readings: the readings of tables that the journal has in full.
         :raises AioreplError: the ledger cannot be written.

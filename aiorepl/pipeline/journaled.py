@@ -124,7 +124,7 @@ class JournaledFanOut(FanOut):
         begin = beginning.position
         stored = await self._open(JOURNAL, self._journal, begin, cleanup)
         start = self._start = plan_start(beginning, {JOURNAL: stored}, self.gaps, self._holder)
-        # An empty journal has no position: it counts as being at the start of the snapshot.
+        # An empty journal has no position. It is at the beginning.
         held = start.positions[JOURNAL] or begin
         self._journal_end = held.lsn
         if beginning.found.created is not None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The options of a ``Pipeline`` that depend on each other, or that several of its parts take. Its docstring describes them.
+    """The options of a ``Pipeline`` that depend on each other, or that several of its parts use. See the docstring of ``Pipeline``.
 
     :param policy: ``publication_interval``, ``on_new_table`` and ``on_partition_change``.
     :raises ConfigurationError: the options contradict each other.

@@ -448,16 +448,16 @@ class Pipeline:
             await wait_until_free(self._source)
         async with contextlib.AsyncExitStack() as cleanup:
 
-            def beside(work: Coroutine[Any, Any, None], what: str) -> None:
-                task = asyncio.create_task(work, name=f"aiorepl {what} {self._source.slot}")
+            def run_beside(work: Coroutine[Any, Any, None], name: str) -> None:
+                task = asyncio.create_task(work, name=f"aiorepl {name} {self._source.slot}")
                 cleanup.push_async_callback(cancel_and_wait, task)
 
             cleanup.enter_context(watching())
             cleanup.push_async_callback(self._capture.stop)
             if self._heartbeat is not None:
-                beside(self._run_heartbeat(), "heartbeat")
+                run_beside(self._run_heartbeat(), "heartbeat")
             if self._watch is not None:
-                beside(self._run_watch(), "publications")
+                run_beside(self._run_watch(), "publications")
             if self._recovery is None and self._losses is not None:
                 # Without a recovery, nothing records what the sinks receive.
                 await self._losses.load()
@@ -465,9 +465,9 @@ class Pipeline:
             if self._recovery is not None:
                 await self._recovery.begin(accept_gap=self._accept_gap)
                 cleanup.push_async_callback(self._recovery.end)
-                beside(self._recovery.run(self.started), "losses")
-            beside(self._monitor.run(), "snapshot monitor")
-            beside(self._snapshots.run(), "snapshots")
+                run_beside(self._recovery.run(self.started), "losses")
+            run_beside(self._monitor.run(), "snapshot monitor")
+            run_beside(self._snapshots.run(), "snapshots")
             await self._fan_out.run(cleanup)
 
     async def _run_heartbeat(self) -> None:
@@ -530,7 +530,7 @@ def _recovery(
     phase: InitialPhase,
     most: int,
 ) -> tuple[SlotLosses | None, SlotRecovery | None]:
-    """Create the record of the slot's losses, and the recovery from them, as far as the options have a folder and want it.
+    """Create the record of the slot's losses, ``None`` without a folder; and the recovery, ``None`` if the options do not want it.
 
     :param most: how often within 24 hours all tables may be read again.
     """

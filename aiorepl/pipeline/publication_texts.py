@@ -31,4 +31,4 @@ def text_of(change: PublicationChange) -> str:
     """Return the change of a publication as a sentence."""
     found = change.difference
     text = (_TEXTS[found.what] if found.certain else _UNCERTAIN).format(found)
-    return f"{text} (at {change.lsn})" if change.exact else text
+    return f"{text} (commit LSN {change.lsn})" if change.exact else text

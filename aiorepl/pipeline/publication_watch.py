@@ -37,21 +37,21 @@ _log = logger("aiorepl.publication")
 _MOST_LINES: Final = 20
 # The most changes that are kept for a sink that does not take them.
 _MOST_PENDING: Final = 10_000
-# New relations, and messages of the event trigger, make the watch look at most this often.
-_SOONEST_SECONDS: Final = 5.0
-_AT_ONCE_SECONDS: Final = 1.0
+# The shortest time from one look to the next, if the stream has a new relation, or a message of the event trigger.
+_RELATION_SECONDS: Final = 5.0
+_MESSAGE_SECONDS: Final = 1.0
 _WAIT_SECONDS: Final = 0.2
 
 
 class PublicationWatch:
     """Looks at the catalog at the start, at each interval, and when the stream describes a table or has a message of the event trigger.
 
-    Never fails. A message makes the watch look, whoever wrote it, and has no other effect.
+    Never fails. Every role may write such a message, so the watch only looks, and believes the catalog.
 
     :param deliveries: the deliveries by sink name.
     :param state: the picture and the changes that the last process stored.
     :param snapshots: reads tables while the stream runs.
-    :param counts: tells when a table is described, and has the truncates of the stream and the transactions with messages.
+    :param counts: tells when a table is described, and has the stream's truncates and transactions with messages.
     :param received: returns how far the server has sent the stream.
     :ivar notices: the changes for each sink that asks for them, by its name.
     """
@@ -106,8 +106,8 @@ class PublicationWatch:
                     looked = clock()
                     due = looked + interval
                 if self._described:
-                    soonest = _AT_ONCE_SECONDS if self._counts.commits else _SOONEST_SECONDS
-                    due = min(due, looked + min(interval, soonest))
+                    shortest = _MESSAGE_SECONDS if self._counts.commits else _RELATION_SECONDS
+                    due = min(due, looked + min(interval, shortest))
                 await self._wait(due - clock())
         except PermanentError as error:
             _log.error("the publications are not watched until the next start: %s", error)
@@ -169,8 +169,8 @@ class PublicationWatch:
         before = len(truncates)
         compared = await self._reader.compare(self._state.picture)
         found = compared.differences(frozenset(truncates))
-        if any(compared.triggered or each.what == "partition_truncated" for each in found):
-            await self._reached(compared.now.lsn)
+        if any(compared.has_trigger or each.what == "partition_truncated" for each in found):
+            await self._wait_for_stream(compared.now.lsn)
             found = compared.differences(frozenset(truncates))
         self.statistics.looks += 1
         visible = [each for each in commits if compared.seen.sees(*each)]
@@ -192,8 +192,8 @@ class PublicationWatch:
             _log.info("the publications are watched again")
             self.statistics.error = None
 
-    async def _reached(self, lsn: LSN) -> None:
-        """Wait until the stream has the truncates and messages that the catalog shows; at the latest for an interval."""
+    async def _wait_for_stream(self, lsn: LSN) -> None:
+        """Wait until the stream has the truncates and messages before ``lsn``, but no longer than an interval or a minute."""
         clock = asyncio.get_running_loop().time
         assert self._policy.interval is not None
         deadline = clock() + max(self._policy.interval, 60.0)

@@ -1,12 +1,12 @@
 """Decides how a pipeline starts: which rows it reads besides the stream, and where its consumers and the stream continue. Pure.
 
-A consumer is the journal, or without a journal each sink. A start makes three decisions, each from what was found since the one before:
+A consumer is the journal; without a journal, each sink is one. A start decides twice, and its consumers are opened in between:
 
-1. ``choose_rows``: which rows are read. The slot was found or created.
-2. ``Beginning``: the ledger of these rows, with which the consumers are opened.
-3. ``plan_start``: where each consumer and the stream continue. The consumers have returned the positions that they keep.
+1. Once the slot was found or created, ``choose_rows`` chooses the rows. ``Beginning`` has their ledger, and the position of new consumers.
+2. Once the consumers have returned their stored positions, ``plan_start`` decides where each consumer and the stream continue.
 
-Each step of a start takes the value of the step before, so their order cannot be another one.
+A start creates a ``SlotRequest``, a ``PreflightResult``, a ``Beginning`` and a ``Start``, each from the one before. So its steps cannot run
+in another order.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Rows(Enum):
     """The rows that a start reads besides the stream."""
 
     EXPORTED = auto()
-    """The snapshot that the new slot exported, before the stream."""
+    """The snapshot that the new slot exported. It comes before the stream."""
     ALL = auto()
     """All tables, while the stream runs: an earlier process ended while it created the slot, or the journal was deleted."""
     REST = auto()
-    """The tables that the ledger has left, while the stream runs."""
+    """The rows that are left in the ledger, while the stream runs. None if there is no ledger."""
     MISSED = auto()
-    """None, although the user wants them: the slot existed before, and nothing tells which rows the consumers have."""
+    """None, although the user wants them. The slot existed before, and no ledger tells which rows the consumers have."""
 
 
 def choose_rows(
@@ -48,9 +48,8 @@ def choose_rows(
     """Choose the rows that a start reads besides the stream.
 
     :param exported: whether the slot was created now and has exported a snapshot.
-    :param wanted: whether the user wants the rows from before the slot, or the slot was lost.
-    :param intended: whether an earlier process recorded that it creates the slot, and wrote no ledger; its value is whether a truncate
-        precedes the rows.
+    :param wanted: whether the rows from before the slot are needed: the user wants them, or the slot was lost.
+    :param intended: set if an earlier process ended while it created the slot; the value tells whether a truncate precedes the rows.
     :param known: whether there is a ledger.
     :param empty_journal: whether there is a journal, and it is empty.
     """
@@ -63,7 +62,7 @@ def choose_rows(
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """The rows that a start reads besides the stream, by the chunk ledger.
+    """The rows that a start reads besides the stream.
 
     :param found: the slot, and the server's WAL.
     :param ledger: the chunk ledger; ``None`` if the slot never had a snapshot.
@@ -86,7 +85,7 @@ class Beginning:
 
     @property
     def replaces(self) -> bool:
-        """Whether a truncate before the exported snapshot replaces earlier rows, of all tables without ``gap``."""
+        """Whether the exported snapshot begins with a truncate: of all tables, or with ``gap`` of the tables that are read as a whole."""
         ledger = self.ledger
         return self.loads and ledger is not None and ledger.initial is not None and ledger.initial.truncates
 
@@ -108,10 +107,10 @@ class Beginning:
                 "start again with an empty one"
             )
 
-    def certain(self, stored: Iterable[Position | None]) -> Beginning:
-        """Read all tables as a whole unless every consumer has the rows from before the gap.
+    def with_checked_gap(self, stored: Iterable[Position | None]) -> Beginning:
+        """Return this, but with all tables read as a whole if a consumer may lack rows from before the gap.
 
-        A consumer may lack these rows, because it is empty or was restored from a copy.
+        Such a consumer is empty, was restored from a copy, or has followed another server.
 
         :param stored: the positions of the consumers; ``None`` for a consumer that keeps no position.
         """
@@ -150,7 +149,7 @@ class Start:
     :param begin: the LSN that counts as durable until the consumers report.
     :param claims: the names of the consumers whose positions are compared with the stream.
     :param gaps: the gaps that were accepted.
-    :param truncates: whether the first transaction is a truncate of tables.
+    :param truncates: whether the first transaction that is delivered truncates tables.
     """
 
     beginning: Beginning
@@ -166,7 +165,7 @@ class Start:
     def rereads(self) -> bool:
         """Whether all tables have to be read again while the stream runs.
 
-        A consumer was restored to before the truncate, so it lacks the chunks that are recorded as durable, too.
+        A consumer is before the truncate, perhaps because it was restored, so it also lacks the chunks that are recorded as durable.
         """
         ledger = self.beginning.ledger
         return self.truncates and not self.beginning.loads and ledger is not None and not ledger.plan
@@ -182,11 +181,11 @@ def plan_start(
 
     :param stored: the positions of all consumers, by name; ``None`` for a consumer that keeps no position, and for an empty journal.
     :param gaps: rejects gaps, or accepts and logs them.
-    :param holder: returns how messages name a consumer.
+    :param holder: returns a consumer's name in messages.
     :raises SlotError: the slot does not continue where a consumer is, or a consumer would skip the initial snapshot.
     """
     slot, accepted = beginning.found.position.lsn, len(gaps.accepted)
-    beginning = beginning.certain(stored.values())
+    beginning = beginning.with_checked_gap(stored.values())
     positions = {name: _resumed(beginning, holder(name), each, gaps) for name, each in stored.items()}
     ledger = beginning.ledger
     unknown = slot if ledger is None else ledger.durable_position(slot)
@@ -217,7 +216,7 @@ def _resumed(beginning: Beginning, holder: str, stored: Position | None, gaps: G
     beginning.require_behind(holder, stored)
     begin = beginning.position
     if beginning.replaces and stored.lsn <= begin.lsn:
-        # The snapshot replaces everything before it, except rows from before a gap, which ``certain`` has found to be there.
+        # The snapshot replaces all earlier rows, except those from before a gap. ``with_checked_gap`` has checked that the consumer has these.
         return begin
     found, in_stream = beginning.found, beginning.in_stream(stored)
     resumed = gaps.check(holder, in_stream, found.position, found.wal_end, found.upgrade)

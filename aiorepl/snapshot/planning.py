@@ -144,7 +144,7 @@ async def plan_tables(
 async def with_histories(
     connection: Any, plans: Sequence[TablePlan], publications: Sequence[str]
 ) -> tuple[TablePlan, ...]:
-    """Return plans with the ``history`` of their tables.
+    """Add the ``history`` of each table to its plan.
 
     :param connection: an asyncpg connection that holds locks on the tables.
     :raises asyncpg.PostgresError: the server failed.

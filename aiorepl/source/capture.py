@@ -176,7 +176,7 @@ class Capture:
             connection,
             self.source,
             request,
-            # After a reconnect the tables are known, and no slot is created.
+            # A reconnect creates no slot, and the tables were loaded at the start.
             tables=self.tables if request.previous is None else None,
             waits=self._waits,
             deliver_prepared=self._deliver_prepared,

@@ -77,7 +77,7 @@ class PreflightResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """What a connection needs of its slot.
+    """What a start or reconnect needs of its slot.
 
     :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
     :param replace: drop an existing slot first, even a lost one, and create it again.
@@ -85,7 +85,7 @@ class SlotRequest:
     :param journal: the position of the journal, LSN 0 while it is empty. No slot is created or dropped if the journal belongs
         to another source, and a slot that replaces another must begin after it.
     :param creating: called before a slot is dropped or created.
-    :param previous: after a reconnect, the position up to which the slot was read before. A missing slot is not created then.
+    :param previous: after a reconnect, the position up to which the slot was read before; a missing slot is then not created.
     """
 
     snapshot: str = "nothing"
@@ -106,7 +106,7 @@ async def preflight(
     deliver_prepared: bool = False,
     control_messages: bool = False,
 ) -> PreflightResult:
-    """Check the server, the publications and the slot; create the slot if the source or the request wants that.
+    """Check the server, the publications and the slot. Create a slot if it is missing and ``source.create_slot`` is set, or if it is replaced.
 
     :param tables: load and verify the published tables before a slot is created.
     :param waits: called with a description of the transaction that the creation of a slot waits for.
@@ -176,7 +176,7 @@ async def _check_slot(
     system: System,
     tables: TableLookups | None,
 ) -> Slot | None:
-    """Return the slot that is used; ``None`` if it has to be created. A slot that is replaced is dropped."""
+    """Check the slot, and drop it if it is replaced. Return the slot; ``None`` if it has to be created."""
     timelines, replace = identity.timelines, request.replace
     slot = await read_slot(connection, source.slot)
     if slot is not None and not replace:

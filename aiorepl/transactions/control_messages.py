@@ -13,7 +13,7 @@ WATERMARK: Final = "aiorepl.snapshot"
 SIGNAL: Final = "aiorepl.signal"
 """The prefix of signals, by which users request snapshots."""
 PUBLICATION: Final = "aiorepl.publication"
-"""The prefix of the transactional messages that an event trigger writes in transactions with DDL. Their content has no effect."""
+"""The prefix of the transactional messages that triggers write in transactions with DDL or TRUNCATE. Their content has no effect."""
 
 _PREFIXES: Final = frozenset((WATERMARK, SIGNAL))
 

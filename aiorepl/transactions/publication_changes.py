@@ -67,7 +67,7 @@ class Difference:
 class PublicationChange(Change):
     """A change of a publication, of its tables, or of their partitions. It stands between transactions, for sinks that ask for it.
 
-    The watch on the catalog has noticed it after its commit, so the sink may have rows that are newer, and rows that follow may be older.
+    The watch on the catalog notices it after its commit, so the sink may already have later rows, and earlier rows may follow.
 
     :param lsn: if ``exact``, the commit LSN of the transaction that made the change; otherwise the end of the server's WAL when the change
         was noticed.

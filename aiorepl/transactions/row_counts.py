@@ -74,7 +74,7 @@ class RowCounts:
     :param most: the number of tables that are counted separately, in the order in which their first rows arrive.
     :ivar transactions: a histogram of the number of changes in a received transaction.
     :ivar truncates: table and transaction of the last truncates, which their reader removes.
-    :ivar commits: transaction and commit LSN of the last transactions with a message of the event trigger; their reader removes them.
+    :ivar commits: xid and commit LSN of the last transactions with a message of the event trigger, which their reader removes.
     :ivar altered: called when a table was described or truncated, and when such a transaction has committed.
     """
 
@@ -106,12 +106,12 @@ class RowCounts:
         self.described()
 
     def committed(self, xid: int, commit_lsn: LSN) -> None:
-        """Remember a transaction with a message of the event trigger."""
+        """Remember a committed transaction with a message of the event trigger."""
         self.commits.append((xid, commit_lsn))
         self.described()
 
     def described(self) -> None:
-        """Tell the listener that a table was described."""
+        """Call ``altered``."""
         if self.altered is not None:
             self.altered()
 

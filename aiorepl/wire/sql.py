@@ -109,7 +109,7 @@ class SqlConnection:
             )
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                # Before any lock or slot: the server releases those of a dead client after a minute, as a walsender releases its slot.
+                # Set this before a lock or slot is taken, so that the server releases them a minute after the client is gone, as a walsender does.
                 await connection.execute(GIVE_UP_CLIENT)
                 if is_sql_ascii(connection):
                     await disable_conversion(connection)
@@ -276,7 +276,7 @@ class SqlConnection:
             await self._fetch("SELECT pg_advisory_unlock_all()")
 
     async def close(self) -> None:
-        """Terminate the session, and wait until the socket is closed. Drop the connection if that takes long."""
+        """Terminate the session, and wait until the socket is closed. After ``_CLOSE_SECONDS``, drop the connection."""
         with contextlib.suppress(TimeoutError):
             await self._connection.close(timeout=_CLOSE_SECONDS)
 

@@ -33,7 +33,7 @@ class Details:
     :param xid: the transaction that wrote its row in ``pg_class``.
     :param altered: whether that transaction wrote rows of its columns as well.
     :param born: whether it was created as a partition.
-    :param inserted: the transactions that inserted the catalog's rows which publish the table or make it a partition.
+    :param inserted: the xids of the catalog's rows that were inserted when the table was created, published, or attached as a partition.
     :param analyzed: when VACUUM or ANALYZE has set the statistics, in seconds since 1970; ``None`` if that is not known.
     """
 

@@ -60,10 +60,10 @@ SELECT h.hash, CASE WHEN h.hash = $2 THEN NULL ELSE f.facts END AS facts,
              ELSE pg_catalog.pg_current_wal_flush_lsn() END)::pg_catalog.text AS lsn,
        extract(epoch FROM pg_catalog.statement_timestamp())::pg_catalog.float8 AS time,
        (pg_catalog.age('3'::pg_catalog.xid)::pg_catalog.int8 + 3) & 4294967295 AS next_xid,
-       {snapshot} AS snapshot, {end} AS end_lsn, {triggered} AS triggered
+       {snapshot} AS snapshot, {end} AS end_lsn, {has_trigger} AS has_trigger
   FROM facts f CROSS JOIN LATERAL (SELECT pg_catalog.hashtextextended(f.facts, 0)) AS h (hash)
 """
-_TRIGGERED: Final = "EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'aiorepl_publication' AND evtenabled <> 'D')"
+_HAS_TRIGGER: Final = "EXISTS (SELECT FROM pg_catalog.pg_event_trigger WHERE evtname = 'aiorepl_publication' AND evtenabled <> 'D')"
 _SPACES: Final = """SELECT p.pubname, s.pnnspid AS oid FROM published p
     JOIN pg_catalog.pg_publication_namespace s ON s.pnpubid = p.oid"""
 _NO_SPACES: Final = "SELECT NULL::pg_catalog.name AS pubname, NULL::pg_catalog.oid AS oid WHERE false"
@@ -86,7 +86,7 @@ SELECT c.oid::pg_catalog.int8 AS oid, c.relpages AS pages, c.reltuples::pg_catal
   FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::pg_catalog.oid[])
 """
 
-# The rows are inserted and never updated, and the system columns' rows are as old as the table.
+# These rows are never updated, except by DETACH CONCURRENTLY. The rows of the system columns are as old as the table.
 _INSERTED: Final = """ARRAY(
     SELECT s.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute s WHERE s.attrelid = c.oid AND s.attname = 'ctid'
      UNION SELECT i.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_inherits i
@@ -118,8 +118,8 @@ def facts_query(version: int) -> str:
         pending=" AND NOT i.inhdetachpending" if version >= 14 else "",
         snapshot=SNAPSHOT,
         end=END,
-        # Earlier servers send no messages.
-        triggered=_TRIGGERED if version >= 14 else "false",
+        # PostgreSQL 13 does not send messages.
+        has_trigger=_HAS_TRIGGER if version >= 14 else "false",
     )
 
 

@@ -26,8 +26,8 @@ class Comparison:
     """Two pictures, and the catalog's details of the tables that differ.
 
     :ivar now: the later picture; equal to the earlier one, except for its LSN and time, if nothing has changed.
-    :ivar seen: the transactions that the later picture shows.
-    :ivar triggered: whether the database has the event trigger, whose messages the stream has.
+    :ivar seen: the transactions that are visible in the later picture.
+    :ivar has_trigger: whether the database has the event trigger, and the server sends messages.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Comparison:
         version: int,
         seen: Snapshot,
         *,
-        triggered: bool,
+        has_trigger: bool,
     ) -> None:
         self.now = now
         self.seen = seen
-        self.triggered = triggered
+        self.has_trigger = has_trigger
         self._before = before
         self._found = found
         self._version = version
@@ -64,9 +64,9 @@ class Comparison:
     def changes(
         self, found: Sequence[Difference], commits: Sequence[tuple[int, LSN]]
     ) -> list[PublicationChange]:
-        """Return the differences with their commit LSNs, or with the LSN of the later picture.
+        """Return a change for each difference, with its commit LSN, or with the LSN of the later picture if that is not certain.
 
-        :param commits: transaction and commit LSN of each message of the event trigger since the earlier picture.
+        :param commits: as in ``commit_of``.
         """
         lsns = [commit_of(each, self._found.get(each.oid), commits) for each in found]
         return [
@@ -103,7 +103,7 @@ class PublicationReader:
             # The collector of statistics may be this late.
             await asyncio.sleep(_LATE_SECONDS)
         found = details(await fetch_details(self._connection, oids, version)) if oids else {}
-        return Comparison(before or now, now, found, version, seen, triggered=row["triggered"])
+        return Comparison(before or now, now, found, version, seen, has_trigger=row["has_trigger"])
 
     def close(self) -> None:
         """Close the connection."""

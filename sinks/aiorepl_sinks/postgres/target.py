@@ -181,7 +181,7 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
 
 
 async def find_without_columns(connection: Any, name: Name) -> Target | None:
-    """Look up the target's table for a truncate; ``None`` if the target has no such table.
+    """Look up a table of the target that is going to be truncated; ``None`` if the target lacks it.
 
     :raises PermanentError: the table may not be used.
     """

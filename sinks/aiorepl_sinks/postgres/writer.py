@@ -228,16 +228,16 @@ class Writer:
                 self._steps.emit(change.prefix, change.content)
 
     async def _truncate_for_snapshot(self, change: Truncate) -> None:
-        """Truncate the tables that the target has, before their rows arrive again.
+        """Truncate the tables that exist on the target.
 
-        The truncate has the source's present descriptions of the tables, and the stream may still send rows with earlier ones. So no
-        table is created or altered here, and no description is stored.
+        The truncate has the present descriptions of the source's tables, and later rows of the stream may have earlier descriptions. So this
+        creates and alters no table, and stores no description.
         """
         names = [self._name(relation) for relation in change.relations]
         found = [await find_without_columns(self.session.connection, name) for name in names]
         if targets := tuple(target for target in found if target is not None):
             self._steps.truncate(targets, change, cascade=False)
-            # Before the next description is compared with the target, the former rows have to be gone.
+            # The rows must be gone before the next description is compared with the target.
             await self._apply()
 
     def _name(self, relation: Relation) -> Name:
@@ -388,11 +388,11 @@ class Writer:
 
 
 def _of_snapshot(change: Truncate) -> bool:
-    """Whether a truncate is none of the source's, but the beginning of a snapshot."""
+    """Whether a truncate is the beginning of a snapshot, and not a TRUNCATE on the source."""
     return change.transaction is not None and not change.transaction.xid
 
 
 def _begins_table(part: Slice) -> bool:
-    """Whether the slice has the first rows of a table that is read as a whole. All other rows follow with the same columns."""
+    """Whether the slice has the first rows of a table that is read as a whole. The other rows follow with the same columns."""
     chunk = None if part.transaction is None else part.transaction.snapshot
     return chunk is not None and chunk.number == 1 and not chunk.partial
