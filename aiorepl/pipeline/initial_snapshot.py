@@ -188,7 +188,7 @@ class InitialPhase:
             beginning = await self._begin(self._file, found, cleanup)
         self._beginning, self._ledger = beginning, beginning.ledger
         if beginning.loads and self._file is not None and beginning.ledger is not None:
-            await self._file.write(beginning.ledger)
+            await persisted(partial(self._file.write, beginning.ledger))
         return beginning
 
     async def _begin(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -12,6 +13,7 @@ import aiorepl
 from aiorepl import AioreplError, BatchPolicy, Delivery, Pipeline
 from aiorepl.errors import PermanentError, ServerError
 from aiorepl.snapshot.initial.snapshot import InitialSnapshot
+from aiorepl.storage.local import LocalStore
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink, Reject
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl_sinks.jsonl import JsonLinesSink
@@ -96,6 +98,26 @@ async def test_a_stop_during_the_initial_load(published, tmp_path, monkeypatch):
 
     await Pipeline(published.source(), [sink], until="now", **options).run()
     assert [1] == [change.key["id"] for change in sink.changes]
+
+
+@pytest.mark.parametrize("resnapshot", [False, True])
+async def test_a_full_disk(published, way, monkeypatch, resnapshot):
+    """The start waits until its ledger can be written, and does not drop its slot: a slot that was replaced is not there any more."""
+    await published.execute("INSERT INTO items VALUES (1), (2)")
+    sink, left, replace = MemorySink(), iter(range(2)), LocalStore.replace
+    if resnapshot:
+        await Pipeline(published.source(), [sink], until="now", **way).run()
+
+    def failing(store, name, data, version):
+        if name.endswith(".snapshot") and next(left, None) is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(store, name, data, version)
+
+    monkeypatch.setattr(LocalStore, "replace", failing)
+    await Pipeline(published.source(), [sink], until="now", resnapshot=resnapshot, **way).run()
+    assert next(left, None) is None
+    read = [change.key["id"] for change in sink.changes if change.kind == "read"]
+    assert (1 + resnapshot) * [1, 2] == read
 
 
 async def test_a_start_that_is_cancelled(published):

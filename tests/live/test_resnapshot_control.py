@@ -132,21 +132,22 @@ async def test_one_of_two_tables_fails(filled, tmp_path):
     assert [("items", True, False)] == [(each.table, each.last_of_table, each.last) for each in headers]
 
 
-async def test_a_full_disk(filled, small, monkeypatch):
+async def test_a_full_disk(filled, small, monkeypatch, caplog):
     """The chunk ledger is written again until the disk has room."""
-    write, failures = LocalStore.write, iter(range(12))
+    replace, failures = LocalStore.replace, iter(range(12))
 
-    def failing(self: LocalStore, name: str, data: bytes) -> None:
+    def failing(self: LocalStore, name: str, data: bytes, version: str | None) -> str:
         # Every second write fails.
         if name.endswith(".snapshot") and next(failures, 1) % 2 == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(self, name, data)
+        return replace(self, name, data, version)
 
-    monkeypatch.setattr(LocalStore, "write", failing)
+    monkeypatch.setattr(LocalStore, "replace", failing)
     sink = MemorySink()
     async with Pipeline(filled.source(), [sink], snapshot=small) as pipeline:
         await pipeline.resnapshot("t")
     assert list(range(1, 13)) == keys(sink)
+    assert "the chunk ledger cannot be written, retrying" in caplog.text
 
 
 async def test_a_signal_that_is_repeated(filled, small):
