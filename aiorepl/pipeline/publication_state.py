@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final, NamedTuple
 
 from aiorepl.cancellation import uninterrupted
@@ -101,6 +101,7 @@ def _dump(contents: _Contents) -> bytes:
             "hash": str(picture.hash),
             "lsn": str(picture.lsn),
             "time": picture.time,
+            "oldest": picture.oldest,
             "pending": {
                 name: list(map(_dump_change, changes))
                 for name, changes in contents.pending.items()
@@ -118,6 +119,8 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
     known = picture(
         text(fields, "facts"), int(text(fields, "hash")), lsn(fields, "lsn"), float(fields["time"])
     )
+    if fields.get("oldest") is not None:
+        known = replace(known, oldest=integer(fields, "oldest"))
     pending = {str(name): list(map(_change, changes)) for name, changes in fields["pending"].items()}
     return _Contents(text(fields, "source"), known, pending)
 

@@ -78,6 +78,9 @@ class PublicationWatch:
         self._reader = PublicationReader(source)
         self._wake = asyncio.Event()
         self._described = self._settled = False
+        # Whether the stream has all messages since the last picture. A transaction with an origin may be left out of the stream.
+        self._gapless = not source.temporary and source.origin != "none"
+        self._follows = False
         # What was reported and could not be stored yet.
         self._reported: Collection[Difference] = ()
         for notices in self.notices.values():
@@ -175,10 +178,11 @@ class PublicationWatch:
         self.statistics.looks += 1
         visible = [each for each in commits if compared.seen.sees(*each)]
         known, now = self._state.picture, compared.now
+        complete = self._follows and len(commits) != commits.maxlen
         if known is not None and known.hash == now.hash:
             self._state.picture = now
         else:
-            await self._notice(known, now, compared.changes(found, visible))
+            await self._notice(known, now, compared.changes(found, visible, complete=complete))
         # Later truncates belong to the next comparison, unless this one has their tables.
         later = [each for each in list(truncates)[before:] if each[1] not in compared.xids]
         truncates.clear()
@@ -188,6 +192,7 @@ class PublicationWatch:
         commits.extend(hidden)
         # The server sends a transaction shortly before other sessions see it.
         self._described |= bool(hidden)
+        self._follows = self._gapless
         if self.statistics.error is not None:
             _log.info("the publications are watched again")
             self.statistics.error = None

@@ -143,6 +143,105 @@ async def test_a_later_writer(watched):
     assert ("partition_detached", False) == (change.what, change.exact)
 
 
+IN_SCHEMA = ("CREATE SCHEMA s", "ALTER PUBLICATION w ADD TABLES IN SCHEMA s")
+
+
+@pytest.mark.parametrize(
+    ("before", "first", "second", "expected"),
+    [
+        pytest.param(
+            (),
+            ("CREATE TABLE n (id int)", "ALTER PUBLICATION w ADD TABLE n"),
+            ("CREATE PUBLICATION other", "ALTER PUBLICATION other ADD TABLE n"),
+            1,
+            id="another-publication",
+        ),
+        pytest.param(
+            ("ALTER PUBLICATION w SET (publish_via_partition_root = false)",),
+            (
+                "CREATE TABLE q (id int) PARTITION BY LIST (id)",
+                "CREATE TABLE q1 PARTITION OF q FOR VALUES IN (1)",
+            ),
+            ("ALTER PUBLICATION w ADD TABLE q",),
+            2,
+            id="ancestor",
+        ),
+        pytest.param(
+            IN_SCHEMA, ("CREATE TABLE n (id int)",), ("ALTER TABLE n SET SCHEMA s",), None, id="schema"
+        ),
+        pytest.param(
+            IN_SCHEMA,
+            ("CREATE UNLOGGED TABLE s.n (id int)",),
+            ("ALTER TABLE s.n SET LOGGED",),
+            None,
+            id="logged",
+        ),
+        pytest.param(
+            ("DROP TRIGGER aiorepl_truncated ON m1",),
+            ("TRUNCATE m1",),
+            ("ALTER TABLE m1 SET (fillfactor = 90)",),
+            None,
+            id="truncate",
+        ),
+        pytest.param(
+            ("ALTER EVENT TRIGGER aiorepl_publication DISABLE",),
+            ("ALTER TABLE m DETACH PARTITION m2",),
+            (
+                "ALTER EVENT TRIGGER aiorepl_publication ENABLE ALWAYS",
+                "ALTER TABLE m2 SET (fillfactor = 90)",
+                MESSAGE,
+            ),
+            None,
+            id="forged",
+        ),
+        pytest.param(
+            ("DROP PUBLICATION w", "CREATE PUBLICATION w"),
+            ("CREATE TABLE n (id int)",),
+            ("DROP PUBLICATION w", "CREATE PUBLICATION w FOR ALL TABLES"),
+            None,
+            id="all-tables",
+        ),
+    ],
+)
+async def test_another_transaction(watched, before, first, second, expected):
+    """If two transactions before a look have messages, a change has the LSN of the one that made it, or no exact LSN."""
+    published, sink = watched.published, MemorySink()
+    await published.execute(*before)
+    async with watched.pipeline(sink, **SELDOM) as pipeline:
+        watch = await started(pipeline)
+        looks = watch.looks
+        await published.execute(MESSAGE)
+        await until(lambda: watch.looks, looks.__lt__)
+        # The next look comes a second later.
+        began = await published.wal()
+        await published.commit(*first)
+        between = await published.wal()
+        await published.commit(*second)
+        ended = await published.wal()
+        found = await until(partial(items, sink))
+    exact = [each for each in found if each.exact]
+    assert bool(exact) is (expected is not None)
+    for each in exact:
+        assert (began, between)[expected - 1] <= each.lsn < (between, ended)[expected - 1]
+
+
+async def test_a_savepoint_that_is_older(watched):
+    """The xid of a savepoint that attaches a table may be lower than that of the table's creation."""
+    published, sink = watched.published, MemorySink()
+    other = await asyncpg.connect(published.dsn)
+    try:
+        async with watched.pipeline(sink, **SELDOM) as pipeline:
+            await started(pipeline)
+            await other.execute("BEGIN; CREATE SCHEMA a; SAVEPOINT s; CREATE SCHEMA b")
+        await published.execute("CREATE TABLE n (LIKE m)")
+        await other.execute("ALTER TABLE m ATTACH PARTITION n FOR VALUES IN (9); COMMIT")
+        async with watched.pipeline(sink, **SELDOM):
+            (change,) = await until(partial(items, sink))
+    finally:
+        await other.close()
+    assert ("partition_attached", False) == (change.what, change.exact)
+
+
 @SERVERS
 async def test_what_emits_nothing(watched):
     """A transaction that is rolled back, and one with temporary tables only, cause no look."""

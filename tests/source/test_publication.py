@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from aiorepl.lsn import LSN
+from aiorepl.source.catalog.snapshots import Snapshot
 from aiorepl.source.publication.commits import commit_of
 from aiorepl.source.publication.differences import Details, differences, examined
 from aiorepl.source.publication.picture import Picture, picture
@@ -54,7 +55,7 @@ class Catalog:
 
 
 def detail(**fields: object) -> Details:
-    return replace(Details(0, -1.0, 700, False, False, (), None), **fields)
+    return replace(Details(0, -1.0, 700, False, False, (), (), (), None, None, None), **fields)
 
 
 def found(before: Picture, now: Picture, version: int = 18, seen=frozenset(), **details: Details):
@@ -291,22 +292,60 @@ def test_a_publication_without_truncates():
         ("partition_attached", {"inserted": (5, 800)}, [(800, 80)], 80),
         ("partition_attached", {"inserted": (5, 800)}, [(790, 79), (800, 80), (810, 81)], 80),
         # The transaction with the lower xid has committed later.
-        ("partition_attached", {"inserted": (800, 810)}, [(810, 81), (800, 90)], 90),
-        # A later row has no message, and a message has no row.
+        ("partition_attached", {"inserted": (800, 810), "written": (800,)}, [(810, 81), (800, 90)], 90),
+        # A row without a message, such as one of a savepoint, whose xid precedes or follows.
         ("table_added", {"inserted": (800, 810)}, [(800, 80)], None),
+        ("partition_attached", {"inserted": (800, 810)}, [(810, 81)], None),
         ("table_added", {"inserted": (5,)}, [(800, 80)], None),
         ("table_added", {"inserted": ()}, [(800, 80)], None),
-        # After a wrap-around.
-        ("partition_created", {"inserted": (4294967000, 7)}, [(7, 80)], 80),
-        ("partition_detached", {"xid": 800}, [(800, 80), (801, 81)], 80),
-        ("partition_detached", {"xid": 801}, [(800, 80), (801, 81)], None),
-        ("partition_truncated", {"xid": 700}, [(800, 80)], None),
+        ("table_added", {"inserted": (5,), "members": (800,)}, [(800, 80)], 80),
+        # The other row suffices.
+        ("table_added", {"inserted": (5,), "members": (5, 800)}, [(800, 80)], None),
+        # SET SCHEMA, SET LOGGED or another publication with all tables after the table was created.
+        ("table_added", {"inserted": (800,), "written": (810,)}, [(800, 80), (810, 81)], None),
+        ("table_added", {"inserted": (800,), "written": (700, 800)}, [(800, 80), (810, 81)], 80),
+        ("partition_created", {"inserted": (7, 800)}, [(7, 80)], None),
+        ("partition_detached", {"xid": 800, "event_trigger": 5}, [(800, 80), (801, 81)], 80),
+        ("partition_detached", {"xid": 801, "event_trigger": 5}, [(800, 80), (801, 81)], None),
+        ("partition_detached", {"xid": 800, "trigger": 5}, [(800, 80)], None),
+        ("partition_detached", {"xid": 800, "event_trigger": 790}, [(800, 80)], None),
+        ("partition_truncated", {"xid": 800, "trigger": 5}, [(800, 80)], 80),
+        ("partition_truncated", {"xid": 800, "event_trigger": 5}, [(800, 80)], None),
+        ("partition_truncated", {"xid": 700, "trigger": 5}, [(800, 80)], None),
         ("row_filter", {"xid": 800, "inserted": (800,)}, [(800, 80)], None),
         ("partition_attached", {"inserted": (800,)}, [], None),
     ],
 )
 def test_commits(what, fields, commits, expected):
-    """The LSN of a change is that of a message only if the message's transaction has written the catalog's row."""
+    """The LSN of a change is that of a message only if the catalog proves that the message's transaction has made the change."""
     commits = [(xid, LSN(lsn)) for xid, lsn in commits]
-    assert expected == commit_of(Difference(what, LEFT, "public", "left"), detail(**fields), commits)
-    assert commit_of(Difference(what, LEFT, "public", "left"), None, commits) is None
+    difference, details = Difference(what, LEFT, "public", "left"), detail(**fields)
+
+    def recent(xid):
+        return xid > 700
+
+    assert expected == commit_of(difference, details, commits, recent, complete=True)
+    assert commit_of(difference, None, commits, recent, complete=True) is None
+    if what in {"partition_detached", "partition_truncated"}:
+        assert commit_of(difference, details, commits, recent, complete=False) is None
+
+
+@pytest.mark.parametrize(
+    ("xid", "oldest", "expected"),
+    [
+        (99, 100, True),
+        (100, 100, False),
+        (150, 100, False),
+        # The row was written after the look-up, or before the present epoch.
+        (250, 100, False),
+        (4294967000, (1 << 32) + 100, True),
+        (4294967000, 4294967000, False),
+        (2, 1, True),
+    ],
+)
+def test_old_rows(xid, oldest, expected):
+    """Whether the transaction of a row ended before an earlier look-up."""
+    epoch = oldest >> 31 and 1 << 32
+    seen = Snapshot(f"{epoch + 180}:{epoch + 200}:", LSN(1))
+    assert seen.oldest == epoch + 180
+    assert seen.precedes(xid, oldest) is expected

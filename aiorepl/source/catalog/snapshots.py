@@ -21,6 +21,7 @@ SEEN: Final = f"{SNAPSHOT}, {END}"
 FIRST_NORMAL_XID: Final = 3
 XID_MASK: Final = 0xFFFF_FFFF
 _UNLISTED: Final = "*"
+_OLDEST_AGE: Final = 3 << 30
 
 
 class Snapshot:
@@ -28,11 +29,13 @@ class Snapshot:
 
     :param text: ``xmin:xmax:xip_list``, as ``SNAPSHOT`` returns it.
     :param end: an LSN after every commit that is visible.
+    :ivar oldest: the first xid, with its epoch, whose transaction may be in progress.
     """
 
     def __init__(self, text: str, end: LSN) -> None:
         xmin, xmax, listed = text.split(":")
         self.xmax = int(xmax)
+        self.oldest = int(xmin)
         self._end = end
         # From this xid on, a transaction may be in progress without being listed.
         self._unlisted = int(xmin) if listed == _UNLISTED else self.xmax
@@ -48,6 +51,16 @@ class Snapshot:
         """
         age = self.xmax - xid & XID_MASK
         return commit_lsn < self._end and 0 < age < 1 << 31 and self.sees_full(self.xmax - age)
+
+    def precedes(self, xid: int, oldest: int) -> bool:
+        """Whether the transaction of a row that the look-up has read ended before another look-up.
+
+        :param xid: without its epoch, as rows have it.
+        :param oldest: ``oldest`` of the other look-up.
+        """
+        age = self.xmax - xid & XID_MASK
+        # A row that was read later may be newer than this look-up.
+        return xid < FIRST_NORMAL_XID or (age <= _OLDEST_AGE and self.xmax - age < oldest)
 
     def sees_full(self, xid: int) -> bool:
         """Whether the look-up sees a committed transaction.

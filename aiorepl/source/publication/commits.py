@@ -1,41 +1,54 @@
 """Finds the commit LSNs of changes of the publications, by the messages of the event trigger. Pure.
 
-Every role may write such a message, so a message alone proves nothing. A transaction with a message has made a change if it has also
-written the row of the catalog that shows the change.
+Every role may write such a message, so a message alone proves nothing. It gives the commit LSN of its transaction, and the catalog has to
+prove that the change was made by that transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from aiorepl.lsn import LSN
-from aiorepl.source.catalog.snapshots import precedes
 from aiorepl.source.publication.differences import Details
 from aiorepl.transactions.publication_changes import Difference
 
 _INSERTED: Final = ("partition_created", "partition_attached", "table_added")
-_UPDATED: Final = ("partition_detached", "partition_truncated")
 
 
-def commit_of(found: Difference, details: Details | None, commits: Sequence[tuple[int, LSN]]) -> LSN | None:
+def commit_of(
+    found: Difference,
+    details: Details | None,
+    commits: Sequence[tuple[int, LSN]],
+    recent: Callable[[int], bool],
+    *,
+    complete: bool,
+) -> LSN | None:
     """Return the commit LSN of the transaction that made a change; ``None`` if that is not certain.
 
     :param details: the catalog's details of the table; ``None`` if it was dropped.
-    :param commits: xid and commit LSN of each transaction with a message since the earlier picture, in the order of the stream.
+    :param commits: transaction and commit LSN of each message since the earlier picture, in the order of the stream.
+    :param recent: whether the transaction of a row may have committed since the earlier picture.
+    :param complete: whether ``commits`` has all messages since the earlier picture.
     """
     if details is None or not commits:
         return None
     if found.what in _INSERTED:
         known = dict(commits)
-        matched = [xid for xid in details.inserted if xid in known]
-        # The change may be that of a later row whose xid has no message, such as the xid of a savepoint.
-        if matched and all(
-            any(xid == each or precedes(xid, each) for each in matched) for xid in details.inserted
-        ):
-            return max(known[xid] for xid in matched)
-    elif found.what in _UPDATED:
-        # A later transaction may have updated the row again. So the row must be that of the first transaction with a message.
-        xid, lsn = commits[0]
-        return lsn if xid == details.xid else None
-    return None
+        rows = (*details.inserted, *details.members, *details.written)
+        writers = {xid for xid in rows if recent(xid)}
+        if not writers <= known.keys():
+            # The change may be that of a savepoint, or of a transaction without a message. The order of xids is not that of commits.
+            return None
+        last = max(writers, key=known.__getitem__, default=None)
+        # Without each of these rows, the change had not been made. One of several members would suffice.
+        needed = details.inserted + (details.members if len(details.members) == 1 else ())
+        return None if last is None or last not in needed else known[last]
+    trigger = {"partition_detached": details.event_trigger, "partition_truncated": details.trigger}.get(
+        found.what
+    )
+    # A later transaction may have updated the row as well. So the row's writer must be the first with a message, and the trigger must have
+    # written a message for each such change.
+    xid, lsn = commits[0]
+    proven = complete and trigger is not None and not recent(trigger) and xid == details.xid
+    return lsn if proven else None

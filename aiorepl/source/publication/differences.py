@@ -33,7 +33,11 @@ class Details:
     :param xid: the transaction that wrote its row in ``pg_class``.
     :param altered: whether that transaction wrote rows of its columns as well.
     :param born: whether it was created as a partition.
-    :param inserted: the xids of the catalog's rows that were inserted when the table was created, published, or attached as a partition.
+    :param inserted: the transactions that inserted the catalog's rows of the table, and of it and its ancestors as partitions.
+    :param members: the same of each row that makes the table or an ancestor a member of a watched publication; none if one has all tables.
+    :param written: the transactions that wrote the rows of the table, its ancestors and the watched publications.
+    :param trigger: the transaction that wrote the row of the trigger for ``TRUNCATE``; ``None`` without it.
+    :param event_trigger: the same of the event trigger.
     :param analyzed: when VACUUM or ANALYZE has set the statistics, in seconds since 1970; ``None`` if that is not known.
     """
 
@@ -43,6 +47,10 @@ class Details:
     altered: bool
     born: bool
     inserted: tuple[int, ...]
+    members: tuple[int, ...]
+    written: tuple[int, ...]
+    trigger: int | None
+    event_trigger: int | None
     analyzed: float | None
 
 
@@ -56,6 +64,10 @@ def details(rows: Iterable[Any]) -> dict[int, Details]:
             row["altered"],
             row["born"],
             tuple(row["inserted"]),
+            tuple(row["members"]),
+            tuple(row["written"]),
+            row["trigger"],
+            row["event_trigger"],
             row["analyzed"],
         )
         for row in rows

@@ -65,6 +65,7 @@ class Picture:
     :param filters: the hashes of the row filters of each table, with the names of their publications.
     :param columns: the same for column lists.
     :param next_xid: the xid of the next transaction, at that time or later; ``None`` for a picture of an earlier process.
+    :param oldest: the first xid, with its epoch, whose transaction may have been in progress at that time; ``None`` if it is not known.
     """
 
     facts: str
@@ -78,6 +79,7 @@ class Picture:
     filters: Mapping[int, tuple[tuple[str, str], ...]] = field(repr=False)
     columns: Mapping[int, tuple[tuple[str, str], ...]] = field(repr=False)
     next_xid: int | None = None
+    oldest: int | None = None
 
     def partitions(self, root: int) -> list[int]:
         """The partitions whose rows the stream has under the name of ``root``."""

@@ -72,29 +72,51 @@ _NO_SPACES: Final = "SELECT NULL::pg_catalog.name AS pubname, NULL::pg_catalog.o
 # those of the system columns: the same transaction and command. The statistics are set by VACUUM, ANALYZE, VACUUM FULL and CLUSTER, and
 # reset by TRUNCATE and by ALTER TABLE. ALTER TABLE also writes the rows of columns, in the transaction that writes the table's row.
 _DETAILS: Final = """
+WITH published AS MATERIALIZED (
+  SELECT oid, xmin, puballtables FROM pg_catalog.pg_publication WHERE pubname = ANY ($2::pg_catalog.text[]::pg_catalog.name[])
+)
 SELECT c.oid::pg_catalog.int8 AS oid, c.relpages AS pages, c.reltuples::pg_catalog.float8 AS tuples,
        c.xmin::pg_catalog.text::pg_catalog.int8 AS xid,
        EXISTS (SELECT FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.xmin = c.xmin) AS altered,
        EXISTS (SELECT FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_attribute s ON s.attrelid = a.attrelid
                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND s.attname = 'ctid' AND a.xmin = s.xmin
                   AND a.cmin::pg_catalog.text = s.cmin::pg_catalog.text) AS born,
-       {inserted} AS inserted,
+       w.*,
        extract(epoch FROM GREATEST(
          pg_catalog.pg_stat_get_last_vacuum_time(c.oid), pg_catalog.pg_stat_get_last_autovacuum_time(c.oid),
          pg_catalog.pg_stat_get_last_analyze_time(c.oid), pg_catalog.pg_stat_get_last_autoanalyze_time(c.oid)
        ))::pg_catalog.float8 AS analyzed
-  FROM pg_catalog.pg_class c WHERE c.oid = ANY ($1::pg_catalog.oid[])
+  FROM pg_catalog.pg_class c CROSS JOIN LATERAL (
+    WITH family AS (SELECT c.oid UNION SELECT relid FROM pg_catalog.pg_partition_ancestors(c.oid) AS relid)
+    SELECT {writers}) AS w
+ WHERE c.oid = ANY ($1::pg_catalog.oid[])
 """
 
-# These rows are never updated, except by DETACH CONCURRENTLY. The rows of the system columns are as old as the table.
-_INSERTED: Final = """ARRAY(
-    SELECT s.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute s WHERE s.attrelid = c.oid AND s.attname = 'ctid'
-     UNION SELECT i.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_inherits i
-            WHERE i.inhrelid = c.oid OR i.inhrelid IN (SELECT pg_catalog.pg_partition_ancestors(c.oid))
-     UNION SELECT r.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_publication_rel r WHERE r.prrelid = c.oid{spaces})"""
-_INSERTED_SPACES: Final = """
-     UNION SELECT n.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_publication_namespace n
-            WHERE n.pnnspid = c.relnamespace"""
+# The system columns' rows are as old as the table. The owner of a table can neither make nor replace the function of its trigger: that
+# belongs to the owner of the event trigger's function.
+_WRITERS: Final = """
+       ARRAY(SELECT s.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute s WHERE s.attrelid = c.oid AND s.attname = 'ctid'
+              UNION SELECT i.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_inherits i JOIN family f ON f.oid = i.inhrelid
+       ) AS inserted,
+       ARRAY(SELECT r.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_publication_rel r
+               JOIN family f ON f.oid = r.prrelid JOIN published p ON p.oid = r.prpubid WHERE NOT (SELECT bool_or(puballtables) FROM published)
+              {spaces}) AS members,
+       ARRAY(SELECT a.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_class a JOIN family f ON f.oid = a.oid
+              UNION SELECT p.xmin::pg_catalog.text::pg_catalog.int8 FROM published p) AS written,
+       (SELECT t.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc f ON f.oid = t.tgfoid
+         WHERE t.tgrelid = c.oid AND t.tgname = 'aiorepl_truncated' AND t.tgenabled = 'A' AND t.tgtype = 32 AND t.tgqual IS NULL
+           AND f.proname = 'aiorepl_truncated'
+           AND f.proowner = (SELECT g.proowner FROM pg_catalog.pg_event_trigger e JOIN pg_catalog.pg_proc g ON g.oid = e.evtfoid
+                              WHERE e.evtname = 'aiorepl_publication')) AS trigger,
+       (SELECT e.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_event_trigger e
+         WHERE e.evtname = 'aiorepl_publication' AND e.evtevent = 'ddl_command_end' AND e.evtenabled = 'A'
+           AND (e.evttags IS NULL OR 'ALTER TABLE' = ANY (e.evttags))) AS event_trigger"""
+_MEMBERS_OF_SPACES: Final = """UNION ALL SELECT n.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_publication_namespace n
+               JOIN published p ON p.oid = n.pnpubid JOIN pg_catalog.pg_class a ON a.relnamespace = n.pnnspid JOIN family f ON f.oid = a.oid
+              WHERE NOT (SELECT bool_or(puballtables) FROM published)"""
+_NO_WRITERS: Final = """
+       ARRAY[]::pg_catalog.int8[] AS inserted, ARRAY[]::pg_catalog.int8[] AS members, ARRAY[]::pg_catalog.int8[] AS written,
+       NULL::pg_catalog.int8 AS trigger, NULL::pg_catalog.int8 AS event_trigger"""
 
 
 def facts_query(version: int) -> str:
@@ -123,13 +145,14 @@ def facts_query(version: int) -> str:
     )
 
 
-async def fetch_details(connection: Any, oids: list[int], version: int) -> list[Any]:
+async def fetch_details(connection: Any, oids: list[int], publications: list[str], version: int) -> list[Any]:
     """Return the details of these tables, except tables that do not exist.
 
     :param connection: a ``KeptConnection``.
+    :param publications: the names of the watched publications.
     :param version: the server's major version.
     """
-    inserted = _INSERTED.format(spaces=_INSERTED_SPACES if version >= 15 else "")
+    writers = _WRITERS.format(spaces=_MEMBERS_OF_SPACES if version >= 15 else "")
     if version < 14:
-        inserted = "ARRAY[]::pg_catalog.int8[]"
-    return list(await connection.fetch(_DETAILS.format(inserted=inserted), oids))
+        writers = _NO_WRITERS
+    return list(await connection.fetch(_DETAILS.format(writers=writers), oids, publications))

@@ -62,13 +62,21 @@ class Comparison:
         return differences(self._before, self.now, self._found, self._version, truncated)
 
     def changes(
-        self, found: Sequence[Difference], commits: Sequence[tuple[int, LSN]]
+        self, found: Sequence[Difference], commits: Sequence[tuple[int, LSN]], *, complete: bool
     ) -> list[PublicationChange]:
         """Return a change for each difference, with its commit LSN, or with the LSN of the later picture if that is not certain.
 
-        :param commits: as in ``commit_of``.
+        :param commits: transaction and commit LSN of each message of the event trigger since the earlier picture.
+        :param complete: whether the stream has been received since the earlier picture, without gaps, and no message is missing.
         """
-        lsns = [commit_of(each, self._found.get(each.oid), commits) for each in found]
+
+        def recent(xid: int) -> bool:
+            oldest = self._before.oldest
+            return oldest is None or not self.seen.precedes(xid, oldest)
+
+        lsns = [
+            commit_of(each, self._found.get(each.oid), commits, recent, complete=complete) for each in found
+        ]
         return [
             PublicationChange(each, lsn or self.now.lsn, number, exact=lsn is not None)
             for number, (each, lsn) in enumerate(zip(found, lsns, strict=True))
@@ -95,15 +103,17 @@ class PublicationReader:
         seen = Snapshot(row["snapshot"], LSN.parse(row["end_lsn"]))
         if row["facts"] is None:
             assert before is not None
-            before = now = replace(before, lsn=lsn, time=time, next_xid=row["next_xid"])
+            now = replace(before, lsn=lsn, time=time, next_xid=row["next_xid"], oldest=seen.oldest)
         else:
-            now = replace(picture(row["facts"], row["hash"], lsn, time), next_xid=row["next_xid"])
+            now = replace(
+                picture(row["facts"], row["hash"], lsn, time), next_xid=row["next_xid"], oldest=seen.oldest
+            )
         oids = [] if before is None else examined(before, now)
         if oids and version < _SHARED_STATISTICS:
             # The collector of statistics may be this late.
             await asyncio.sleep(_LATE_SECONDS)
-        found = details(await fetch_details(self._connection, oids, version)) if oids else {}
-        return Comparison(before or now, now, found, version, seen, has_trigger=row["has_trigger"])
+        found = details(await fetch_details(self._connection, oids, self._names, version)) if oids else {}
+        return Comparison(before or now, now, found, version, seen, triggered=row["triggered"])
 
     def close(self) -> None:
         """Close the connection."""
