@@ -148,7 +148,9 @@ class Alterer:
                 await self._require_no_rows_of_another(name, relation, known)
             found = self._alteration(name, relation, types, known)
             await self._require_types(name, relation, found)
-            if not (truncates or rereads):
+            if rereads and not await self._shares(relation, known):
+                await self._warn_of_nulls(name, relation, found)
+            elif not truncates:
                 await self._require_certain(name, relation, found)
             if found.statements:
                 await require_alterable(connection, name)
@@ -164,6 +166,21 @@ class Alterer:
         except asyncpg.PostgresError as error:
             reason = None if is_transient(error) else _REASONS.get(error.sqlstate or "")
             raise translate(error, what, reason) from None
+
+    async def former(self, relation: Relation) -> Name | None:
+        """Return the target's table that has the rows of a table from before its renaming; ``None`` if it was not renamed."""
+        if not await self._connection.fetchval(_EXISTS, self._memory):
+            return None
+        row = await self._connection.fetchrow(
+            f"SELECT n.nspname::text AS schema, c.relname::text AS name FROM {self._memory} m "
+            "JOIN pg_catalog.pg_class c ON c.oid = m.target_oid::oid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE m.sink = $1 AND m.slot = $2 AND m.source_oid = $3 AND m.system_identifier = $4 AND m.source_table <> $5",
+            *self._key,
+            relation.oid,
+            self._system_identifier,
+            [relation.schema, relation.name],
+        )
+        return None if row is None else (row["schema"], row["name"])
 
     def _alteration(self, name: Name, relation: Relation, types: Types, known: _Known) -> Alteration:
         if known.oid is None:
@@ -229,6 +246,18 @@ class Alterer:
         ]
         return others[0] if others else None
 
+    async def _shares(self, relation: Relation, known: _Known) -> bool:
+        """Whether the target's table may have rows of another table of a source."""
+        if known.oid is None or not await self._connection.fetchval(_EXISTS, self._memory):
+            return False
+        found: bool = await self._connection.fetchval(
+            f"SELECT EXISTS (SELECT FROM {self._memory} WHERE target_oid = $1 AND (source_oid <> $2 OR system_identifier <> $3))",
+            known.oid,
+            relation.oid,
+            self._system_identifier,
+        )
+        return found
+
     async def _require_no_rows_of_another(self, name: Name, relation: Relation, known: _Known) -> None:
         if known.replaced is not None and await self._has_rows(name):
             raise Refused(
@@ -268,6 +297,16 @@ class Alterer:
                 f"postgres: {'.'.join(name)} on the target lacks {', '.join(map(quoted, found.unknown))} of {relation}, and the stream "
                 f"does not have the values of existing rows: ALTER TABLE {qualified(name)} {added} on the target, then start again, and "
                 "read the table again (aiorepl snapshot)"
+            )
+
+    async def _warn_of_nulls(self, name: Name, relation: Relation, found: Alteration) -> None:
+        if found.unknown and await self._has_rows(name):
+            _log.warning(
+                "postgres: %s on the target gets %s of %s. Rows have NULL there until all rows of the table are read: if that snapshot is "
+                "cancelled or fails, read the table again (aiorepl snapshot)",
+                ".".join(name),
+                ", ".join(map(quoted, found.unknown)),
+                relation,
             )
 
     async def _require_no_lock_of_ours(self, name: Name, oid: int) -> None:

@@ -216,7 +216,7 @@ class Writer:
                 )
                 self._steps.row(target, change)
             elif isinstance(change, Truncate) and self._alterer is not None and _of_snapshot(change):
-                await self._truncate_for_snapshot(change)
+                await self._truncate_for_snapshot(self._alterer, change)
             elif isinstance(change, Truncate):
                 targets = [
                     self._targets.get(one) or await self._find(one, catalog_names(one), truncates=True)
@@ -227,13 +227,16 @@ class Writer:
             elif isinstance(change, Message) and self._options.messages:
                 self._steps.emit(change.prefix, change.content)
 
-    async def _truncate_for_snapshot(self, change: Truncate) -> None:
-        """Truncate the tables that exist on the target.
+    async def _truncate_for_snapshot(self, alterer: Alterer, change: Truncate) -> None:
+        """Truncate the tables that the target has, before their rows arrive again.
 
         The truncate has the present descriptions of the source's tables, and later rows of the stream may have earlier descriptions. So this
         creates and alters no table, and stores no description.
         """
-        names = [self._name(relation) for relation in change.relations]
+        names = dict.fromkeys(self._name(relation) for relation in change.relations)
+        # A renamed table has its rows under the former name, until the user renames the target's table.
+        former = [await alterer.former(relation) for relation in change.relations]
+        names |= dict.fromkeys(name for name in former if name is not None)
         found = [await find_without_columns(self.session.connection, name) for name in names]
         if targets := tuple(target for target in found if target is not None):
             self._steps.truncate(targets, change, cascade=False)

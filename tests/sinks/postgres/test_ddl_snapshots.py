@@ -200,3 +200,51 @@ async def test_some_rows_do_not_bring_the_values_of_a_new_column(pair):
         async with pair.pipeline(ddl="apply", until=None) as running:
             with contextlib.suppress(AioreplError):
                 await running.resnapshot("public.t", "id > 1")
+
+
+@pytest.mark.parametrize("way", ["direct", "journal"])
+async def test_renamed_after_the_slot_was_lost(pair, tmp_path, way):
+    """The truncate of a resnapshot removes the rows that the target has under the former name, although the sink then stops."""
+    folder = str(tmp_path / "folder")
+    how = {"journal": folder, "snapshot": True}
+    if way == "direct":
+        how = {"snapshot": SnapshotOptions(state=folder)}
+
+    def pipeline(**options):
+        source = Source(pair.source_dsn, slot=pair.slot, publication="p", create_slot=True)
+        return Pipeline(source, {"mirror": pair.sink(ddl="apply")}, until="now", **how, **options)
+
+    await pair.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)")
+    await pipeline().run()
+    await pair.source.execute("SELECT pg_drop_replication_slot($1)", pair.slot)
+    await pair.source.execute("DELETE FROM t WHERE id = 1; ALTER TABLE t RENAME TO u")
+    with pytest.raises(PermanentError, match=r"public\.t was renamed to public\.u"):
+        await pipeline(resnapshot=True).run()
+    await pair.target.execute("ALTER TABLE t RENAME TO u")
+    await pipeline().run()
+    await pair.require_equal("u")
+
+
+async def test_a_table_does_not_bring_the_values_of_another(pair):
+    """The rows of another table that is mapped to the same target have no values of a new column."""
+    await pair.slotted()
+    options = {"ddl": "apply", "tables": {"public.t": "public.both", "public.other": "public.both"}}
+    await pair.source.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    await pair.source.execute("CREATE TABLE other (id int PRIMARY KEY); INSERT INTO other VALUES (2)")
+    await pair.deliver(**options)
+    for table in ("t", "other"):
+        await pair.source.execute(f"ALTER TABLE {table} ADD r float8 DEFAULT random()")
+    with pytest.raises(PermanentError, match=r'"r" of public\.t, and the stream does not have the values'):
+        async with pair.pipeline(**options, until=None) as running:
+            with contextlib.suppress(AioreplError):
+                await running.resnapshot("public.t")
+
+
+async def test_a_snapshot_that_is_cancelled_leaves_nulls(pair, caplog):
+    """The log says that rows have NULL in a new column until the table is read."""
+    await pair.slotted()
+    await _add_a_column(pair)
+    async with pair.pipeline(ddl="apply", until=None) as running:
+        await running.resnapshot("public.t")
+    (warning,) = [each.message for each in caplog.records if "have NULL" in each.message]
+    assert 'gets "r" of public.t' in warning
