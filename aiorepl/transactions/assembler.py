@@ -244,7 +244,8 @@ class Assembler:
     def _message(self, message: m.Message) -> None:
         if not message.transactional:
             self._emit(None)
-            if message.lsn > self._resume.after and (self._user_messages or is_control(message)):
+            wanted = is_control(message) or (self._user_messages and message.prefix != PUBLICATION)
+            if wanted and message.lsn > self._resume.after:
                 change = c.Message(None, 0, message)
                 size = len(message.payload) + _OVERHEAD
                 self._slices.append(Slice(None, (change,), True, LSN(message.lsn), size))
@@ -253,6 +254,7 @@ class Assembler:
         else:
             if message.prefix == PUBLICATION:
                 self._altering.add(self._xid())
+                return
             emptied = without_content(message)
             if emptied is not None:
                 _log.warning(

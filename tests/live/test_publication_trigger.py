@@ -107,6 +107,18 @@ async def test_transactions(watched, server):
             assert [expected] == await noticed(watched, sink, number, *statements), statements
 
 
+async def test_sinks_receive_no_messages(watched):
+    """The messages of the trigger are no messages of users, transactional or not."""
+    watched.source = partial(watched.published.source, publication="w", create_slot=True, messages=True)
+    sink = MemorySink()
+    async with watched.pipeline(sink, **SELDOM) as pipeline:
+        await started(pipeline)
+        statements = ["ALTER TABLE m DETACH PARTITION m2", "SELECT pg_logical_emit_message(true, 'mine', '')"]
+        await watched.published.execute(MESSAGE.replace("true", "false"))
+        await noticed(watched, sink, 1, *statements)
+    assert ["mine"] == [each.prefix for each in sink.changes if each.kind == "message"]
+
+
 @SERVERS
 async def test_several_transactions(watched):
     """Partitions that are attached in several transactions before a look have each their own commit LSN."""
