@@ -27,7 +27,7 @@ def commit_of(
     """Return the commit LSN of the transaction that made a change; ``None`` if that is not certain.
 
     :param details: the catalog's details of the table; ``None`` if it was dropped.
-    :param commits: transaction and commit LSN of each message since the earlier picture, in the order of the stream.
+    :param commits: xid and commit LSN of each transaction with a message since the earlier picture, in the order of the stream.
     :param recent: whether the transaction of a row may have committed since the earlier picture.
     :param complete: whether ``commits`` has all messages since the earlier picture.
     """

@@ -66,7 +66,7 @@ class Comparison:
     ) -> list[PublicationChange]:
         """Return a change for each difference, with its commit LSN, or with the LSN of the later picture if that is not certain.
 
-        :param commits: transaction and commit LSN of each message of the event trigger since the earlier picture.
+        :param commits: as in ``commit_of``.
         :param complete: whether the stream has been received since the earlier picture, without gaps, and no message is missing.
         """
 
@@ -113,7 +113,7 @@ class PublicationReader:
             # The collector of statistics may be this late.
             await asyncio.sleep(_LATE_SECONDS)
         found = details(await fetch_details(self._connection, oids, self._names, version)) if oids else {}
-        return Comparison(before or now, now, found, version, seen, triggered=row["triggered"])
+        return Comparison(before or now, now, found, version, seen, has_trigger=row["has_trigger"])
 
     def close(self) -> None:
         """Close the connection."""
