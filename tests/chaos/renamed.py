@@ -1,7 +1,8 @@
 """Renames a masked column at the end of a program: its values must not arrive in the clear, not even after further starts.
 
 The pattern of the mask may match nothing, so only the pipeline's memory tells that the new name is that of a masked column. The column
-is renamed while the process runs, which must then end, or while it is stopped. Every later start must be refused with the names.
+is renamed while the process runs, or while it is stopped. The running process must then end; if other sinks go on, because there is a
+journal, it must end once it is asked to. Every later start must be refused with the names.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class RenamedColumn:
     :param watches: of the sinks that mask it.
     :param start: starts the process.
     :param started: whether its stream has started.
+    :param goes_on: whether other sinks go on while the process runs.
+    :param stopped: whether a process has written that a sink stops because of the new name.
     :param last_error: returns the last error of a process.
     """
 
@@ -39,6 +42,8 @@ class RenamedColumn:
         watches: list[Watch],
         start: Callable[[], Awaitable[Process]],
         started: Callable[[], bool],
+        goes_on: bool,
+        stopped: Callable[[], bool],
         last_error: Callable[[], str],
     ) -> None:
         self.violations: list[str] = []
@@ -46,6 +51,8 @@ class RenamedColumn:
         self._watches = watches
         self._start = start
         self._started = started
+        self._goes_on = goes_on
+        self._stopped = stopped
         self._last_error = last_error
 
     async def run(self, way: str) -> None:
@@ -55,11 +62,11 @@ class RenamedColumn:
         """
         if way == "running":
             process = await self._start()
-            with contextlib.suppress(TimeoutError):
-                async with stall_timeout(_STARTED):
-                    while not self._started() and process.returncode is None:
-                        await asyncio.sleep(0.02)
+            await self._wait(process, _STARTED, self._started)
             await self._rename()
+            if self._goes_on:
+                await self._wait(process, _ENDED, self._stopped)
+                process.ask_to_stop()
             await self._require_end(process, "the process did not end")
         else:
             await self._rename()
@@ -72,6 +79,12 @@ class RenamedColumn:
                 self.violations.append(
                     f"a masked column arrived in the clear after it was renamed: {shown[0].commit_lsn}"
                 )
+
+    async def _wait(self, process: Process, seconds: float, until: Callable[[], bool]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with stall_timeout(seconds):
+                while not until() and process.returncode is None:
+                    await asyncio.sleep(0.02)
 
     async def _rename(self) -> None:
         connection = await asyncpg.connect(self._dsn)

@@ -276,11 +276,14 @@ class Round:
     async def _rename_column(self, way: str) -> None:
         """Rename a masked column, see ``renamed``."""
         self._forget_told()
+        stop = [name for name, sink in self._program.sinks.items() if masks_notes(sink)]
         renamed = RenamedColumn(
             self._dsn,
-            [self._watches[name] for name, sink in self._program.sinks.items() if masks_notes(sink)],
+            [self._watches[name] for name in stop],
             partial(self._starter.start, Run()),
             lambda: bool(self._told().get("started")),
+            bool(self._program.pipeline["journal"]) and len(stop) < len(self._program.sinks),
+            lambda: "remark" in (self._folder / "stderr").read_text(),
             self._ends.last_error,
         )
         await renamed.run(way)
@@ -432,7 +435,10 @@ class Round:
     async def _poll(self) -> None:
         """Poll the slot's position, and after it the durable contents of the sinks."""
         query = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = $1"
-        while True:
+        task = asyncio.current_task()
+        assert task is not None
+        # A client may translate the cancellation to an error of its own.
+        while not task.cancelling():
             with contextlib.suppress(*UNAVAILABLE, *self._away):
                 async with self._striker.restarting:
                     text = await (await self._connected(self._dsn)).fetchval(query, self._slot)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -17,6 +18,7 @@ from kafka_broker import FROZEN, LOST, WIDENED
 from processes import Process
 
 from aiorepl.verify.tables import SCHEMA
+from tests.live.dropping_proxy import drop_packets
 
 # The weight of each. ``resnapshot`` is not a fault, but may happen at any time as well.
 KINDS = {
@@ -27,6 +29,7 @@ KINDS = {
     "stall": 1,
     "hold": 1,
     "drip": 2,
+    **({"dropped packets": 1} if sys.platform == "linux" else {}),
     "refuse": 2,
     "freeze": 1,
     "restart": 1,
@@ -103,6 +106,8 @@ class Striker:
             self._proxy.cut()
         elif kind == "cut after":
             self._proxy.cut_after(int(size * 20_000))
+        elif kind == "dropped packets":
+            drop_packets(end for link in self._proxy._links for end in (link._client, link._server))
         elif kind == "drip":
             self._proxy.drip(int(size * 5_000))
         elif kind == "resnapshot":

@@ -34,11 +34,13 @@ from aiorepl.formats import named
 from aiorepl.journal import Cursors, JournalReader, retention
 from aiorepl.lsn import ZERO
 from aiorepl.pipeline import journaled
+from aiorepl.snapshot.initial import exported
 from aiorepl.source.feedback import schedule, status_updates
 from aiorepl.storage.objects import client
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location
 from aiorepl.transactions import in_progress
+from aiorepl.wire import opening, session_settings, sql
 
 # Small enough for passes and merges within a process that lives for a second.
 LIMITS = {
@@ -89,6 +91,7 @@ def prepare(plan: dict[str, Any]) -> None:
     for name in ("spill", *made):
         Path(folder, name).mkdir(exist_ok=True)
     schedule._MIN_INTERVAL = 0.02
+    notice_dropped_packets()
     client.REQUEST_SECONDS, client.RETRIES, client.RETRY_SECONDS = 1, 2, 1
     retention._MIN_PAUSE = 0.1
     if program["pipeline"].get("retention"):
@@ -97,6 +100,18 @@ def prepare(plan: dict[str, Any]) -> None:
     if program["pipeline"].get("compact"):
         compact_within(location(plan), folder / "compaction", plan["limits"])
     limit(plan["limits"])
+
+
+def notice_dropped_packets() -> None:
+    """Let both ends of a connection whose packets are dropped notice that within about three seconds."""
+    quick = {"TCP_KEEPIDLE": 1, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 3000}
+    opening._KEEPALIVE, opening._ONE_HOST_SECONDS = quick, 5.0
+    session_settings._KEEPALIVE = {
+        "tcp_keepalives_idle": "1",
+        "tcp_keepalives_interval": "1",
+        "tcp_keepalives_count": "2",
+    }
+    sql.GIVE_UP_CLIENT = exported.GIVE_UP_CLIENT = session_settings.GIVE_UP_CLIENT.replace("60000", "3000")
 
 
 def limit(limits: dict[str, int]) -> None:
@@ -255,7 +270,9 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
     given = dict(program["source"])
     if given.pop("transaction_buffer_bytes", None):
         # Everything spills, from the first byte.
-        given["transaction_buffer_bytes"] = in_progress._MINIMUM = 100_000
+        given["transaction_buffer_bytes"] = 100_000
+        # The index of the spooled chunks and the descriptions of tables of a large transaction take more than that.
+        in_progress._MINIMUM = 1_000_000 if program["mixture"].get("rows") else 100_000
         given["spill_dir"] = folder / "spill"
     source = Source(plan["dsn"], slot=plan["slot"], publication="verify", **given)
     again = RetryPolicy(timeout=None, wait_initial=0.02, wait_max=0.2)

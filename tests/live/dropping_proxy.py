@@ -11,6 +11,7 @@ import ctypes
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -20,6 +21,14 @@ _SO_ATTACH_FILTER = 26
 # A BPF filter of one instruction: return 0. It keeps 0 bytes of each packet, so the kernel drops the packet.
 _NOTHING = ctypes.create_string_buffer(struct.pack("@HBBI", 0x06, 0, 0, 0))
 _FILTER = struct.pack("@HP", 1, ctypes.addressof(_NOTHING))
+
+
+def drop_packets(ends: Iterable[asyncio.StreamWriter]) -> None:
+    """Drop all packets that arrive at these ends of connections from now on."""
+    for end in ends:
+        if (found := end.get_extra_info("socket")) is not None and found.fileno() >= 0:
+            with socket.socket(fileno=os.dup(found.fileno())) as copy:
+                copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _FILTER)
 
 
 class DroppingProxy:
@@ -89,9 +98,7 @@ class DroppingProxy:
                 end.transport.abort()
 
     def _lose(self, ends: tuple[asyncio.StreamWriter, ...]) -> None:
-        for end in ends:
-            with socket.socket(fileno=os.dup(end.get_extra_info("socket").fileno())) as copy:
-                copy.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _FILTER)
+        drop_packets(ends)
         self.times -= 1
         if not self.times:
             self.lost.set()
