@@ -20,6 +20,11 @@ _IMPORTS = (
     "aiorepl.journal",
     "aiorepl.pipeline.journaled",
     "aiorepl_sinks.jsonl",
+    "aiorepl_sinks.kafka",
+    "aiorepl_sinks.nats",
+    "aiorepl_sinks.postgres",
+    "aiorepl_sinks.redis",
+    "aiorepl_sinks.webhook",
     "worker",
 )
 

@@ -192,7 +192,10 @@ def kill_points(seed: int) -> Outcome:
         point, there, _ = line.partition(", ")
         outcome.faults[f"mirror: {point}"] += bool(there)
     if told.returncode:
-        last = (told.stderr.splitlines() or ["no error text"])[-1]
+        # The last lines of Spark's errors do not have the cause.
+        sys.stdout.write(told.stderr)
+        lines = [line for line in told.stderr.splitlines() if "Error" in line or "Exception" in line]
+        last = (lines or told.stderr.splitlines() or ["no error text"])[-1]
         outcome.violations.append(f"python -m tests.spark.kill_points --seed {seed}: {last}")
     outcome.seconds = time.monotonic() - began
     return outcome
