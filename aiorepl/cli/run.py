@@ -30,7 +30,7 @@ _LOOK_SECONDS: Final = 1.0
 @click.option(
     "--resnapshot",
     is_flag=True,
-    help="Recreate the slot and read the tables again; needs a [journal], or a [snapshot] with state.",
+    help="Recreate the slot and read the tables again; needs a [journal], state in [snapshot], or state_dir.",
 )
 @click.option(
     "--http",

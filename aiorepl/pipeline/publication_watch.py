@@ -46,7 +46,7 @@ _WAIT_SECONDS: Final = 0.2
 class PublicationWatch:
     """Looks at the catalog at the start, at each interval, and when the stream describes a table or has a message of the event trigger.
 
-    Never fails. Every role may write such a message, so the watch only looks, and believes the catalog.
+    Never fails. Every role may write such a message, so a message alone only makes the watch look.
 
     :param deliveries: the deliveries by sink name.
     :param state: the picture and the changes that the last process stored.

@@ -5,8 +5,8 @@ A consumer is the journal; without a journal, each sink is one. A start decides 
 1. Once the slot was found or created, ``choose_rows`` chooses the rows. ``Beginning`` has their ledger, and the position of new consumers.
 2. Once the consumers have returned their stored positions, ``plan_start`` decides where each consumer and the stream continue.
 
-A start creates a ``SlotRequest``, a ``PreflightResult``, a ``Beginning`` and a ``Start``, each from the one before. So its steps cannot run
-in another order.
+A start makes a ``SlotRequest``, a ``PreflightResult``, a ``Beginning`` and a ``Start``, each from the one before. So its steps cannot run in
+another order.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ class Start:
     def rereads(self) -> bool:
         """Whether all tables have to be read again while the stream runs.
 
-        A consumer is before the truncate, perhaps because it was restored, so it also lacks the chunks that are recorded as durable.
+        A consumer is before the truncate, perhaps because it was restored, so it may also lack chunks that are recorded as durable.
         """
         ledger = self.beginning.ledger
         return self.truncates and not self.beginning.loads and ledger is not None and not ledger.plan

@@ -34,8 +34,8 @@ from aiorepl.transactions.transaction import Transaction
 _log = logger("aiorepl.gaps")
 
 GAP_ADVICE: Final = (
-    "start with an empty one, load the tables again into a journal (resnapshot=True, on the command line --resnapshot), "
-    "or continue without them (accept_gap=True, --accept-gap)"
+    "start with an empty one, read all tables again (resnapshot=True, on the command line --resnapshot, with a journal or "
+    "state_dir), or continue without them (accept_gap=True, --accept-gap)"
 )
 
 _Branches = tuple[tuple[int, LSN | None], ...]
@@ -116,8 +116,8 @@ def require_history(received: Position, timelines: Timelines, partial: LSN | Non
         )
     raise SlotLost(
         f"{server}, but this pipeline has received up to {received.lsn}: the server has lost the last transactions, and the "
-        "sinks have them. Start with empty sinks, or start again with resnapshot=True (--resnapshot, with a journal) or "
-        "accept_gap=True (--accept-gap) (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
+        "sinks have them. Start with empty sinks, or start again with resnapshot=True (--resnapshot, with a journal or "
+        "state_dir) or accept_gap=True (--accept-gap) (on PostgreSQL 17 and later synchronized_standby_slots prevents this)"
     )
 
 

@@ -229,7 +229,7 @@ def _missing_slot(source: Source, timeline: int, previous: Position | None) -> S
     return SlotLost(
         f"the promoted server, on timeline {timeline} after {previous.timeline}, has no slot {source.slot!r}: the slot was not "
         f"a failover slot, or was not synchronized yet, and changes after {previous.lsn} cannot be read from this server; "
-        "start again with resnapshot=True (--resnapshot, with a journal), or without it: create_slot (--create-slot) and "
-        "accept_gap=True (--accept-gap). On PostgreSQL 17 and later failover=True (--failover), and sync_replication_slots "
+        "start again with resnapshot=True (--resnapshot, with a journal or state_dir), or without it: create_slot (--create-slot) "
+        "and accept_gap=True (--accept-gap). On PostgreSQL 17 and later failover=True (--failover), and sync_replication_slots "
         "on the standby, prevent this"
     )

@@ -99,7 +99,7 @@ class SameStream:
             raise SlotLost(
                 f"slot {found.slot!r} was moved to {found.lsn} by another consumer, past {known}, the position of "
                 "this pipeline, so the transactions between them would be missing; start again with resnapshot=True "
-                "(--resnapshot, with a journal) or accept_gap=True (--accept-gap)"
+                "(--resnapshot, with a journal or state_dir) or accept_gap=True (--accept-gap)"
             )
         if result.started != previous.started:
             # A server that was not restarted still has the same WAL.

@@ -64,7 +64,7 @@ def missing_publication(message: str) -> MissingPublication:
     return MissingPublication(
         f"{message}: at the slot's position in the WAL the publication did not exist, because it was dropped or created later; "
         "the server cannot decode changes from there, even if it exists now. CREATE PUBLICATION on the source if it is missing; "
-        "then start again with resnapshot=True (--resnapshot, with a journal), or drop the slot and start with create_slot "
-        "(--create-slot) and accept_gap=True (--accept-gap). If the publication was just added to this source, start without "
+        "then start again with resnapshot=True (--resnapshot, with a journal or state_dir), or drop the slot and start with "
+        "create_slot (--create-slot) and accept_gap=True (--accept-gap). If the publication was just added to this source, start without "
         "it until the slot has passed its creation"
     )

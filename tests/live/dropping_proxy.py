@@ -37,7 +37,7 @@ class DroppingProxy:
     :param way: the direction in which ``mark`` is searched: ``up``, to the server, or ``down``, from the server.
     :param mark: the bytes before which a connection begins to lose its packets.
     :param times: the number of connections that lose their packets.
-    :param delivers: whether the data with the mark still reaches its receiver, whose answer is then the first data that is lost.
+    :param delivers: whether the data with the mark still arrives. The answer to it is then lost.
     """
 
     def __init__(self, dsn: str, way: str, mark: bytes, times: int = 1, *, delivers: bool = False) -> None:

@@ -56,7 +56,7 @@ def soon(monkeypatch):
 
 
 async def supervise(make, pipelines):
-    """Run pipelines one after the other until a start succeeds; each is added to the list."""
+    """Run new pipelines until one does not fail; add each to the list."""
     while True:
         pipelines.append(make())
         with suppress(ConnectionFailed, ConnectionLost):

@@ -258,7 +258,7 @@ async def test_a_journal_that_was_restored_from_a_copy(
 
 
 async def test_a_journal_that_was_emptied(lossy: Lossy, way: dict[str, Any], tmp_path: Path) -> None:
-    """All tables are read as a whole if the journal has nothing from before the gap."""
+    """All tables are read as a whole if the journal is empty."""
     if "journal" not in way:
         pytest.skip("without a journal the folder has no rows")
     await lossy.lose()

@@ -35,7 +35,7 @@ def documented() -> list[str]:
 
 @pytest.fixture
 async def watched(published, tmp_path) -> Watched:
-    """A published partitioned table, and the triggers."""
+    """A published partitioned table, with the triggers."""
     await published.execute("DROP PUBLICATION p", "DROP TABLE items", *TABLES, *documented())
     return Watched(published, {"journal": str(tmp_path / "journal")})
 
@@ -51,7 +51,7 @@ async def marked(watched: Watched, sink: MemorySink, number: int) -> Any:
 
 
 async def noticed(watched: Watched, sink: MemorySink, number: int, *statements: str) -> list[str]:
-    """Run the statements in one transaction. Return the changes that are noticed at once, with ``!`` if their LSN is that of the commit."""
+    """Run the statements in one transaction. Return the changes that are noticed at once, with ``!`` if their LSN is exact."""
     before = len(items(sink))
     await watched.published.commit(MARK.format(number), *statements)
     transaction = await marked(watched, sink, number)
@@ -69,8 +69,8 @@ async def started(pipeline: Pipeline) -> Any:
     return watch
 
 
-def of_transactions(version: int) -> list[tuple[list[str], str]]:
-    """The statements of a transaction, and what they are noticed as."""
+def transactions(version: int) -> list[tuple[list[str], str]]:
+    """The statements of each transaction, and the change that is noticed."""
     attach = "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)"
     found = [
         ([attach], "partition_attached public.loose of public.m!"),
@@ -99,11 +99,11 @@ def of_transactions(version: int) -> list[tuple[list[str], str]]:
 
 @SERVERS
 async def test_transactions(watched, server):
-    """Each change is noticed at once, and has the commit LSN where the catalog proves it."""
+    """Each change is noticed at once, and has the commit LSN if the catalog proves it."""
     sink = MemorySink()
     async with watched.pipeline(sink, **SELDOM) as pipeline:
         await started(pipeline)
-        for number, (statements, expected) in enumerate(of_transactions(server.version)):
+        for number, (statements, expected) in enumerate(transactions(server.version)):
             assert [expected] == await noticed(watched, sink, number, *statements), statements
 
 
@@ -121,7 +121,7 @@ async def test_sinks_receive_no_messages(watched):
 
 @SERVERS
 async def test_several_transactions(watched):
-    """Partitions that are attached in several transactions before a look have each their own commit LSN."""
+    """Several transactions attach partitions before a look. The LSN of each change is that of its own commit."""
     sink = MemorySink()
     async with watched.pipeline(sink, **SELDOM) as pipeline:
         await started(pipeline)
@@ -140,7 +140,7 @@ async def test_several_transactions(watched):
 
 
 async def test_a_later_writer(watched):
-    """A partition that was detached, and altered by a later transaction before the look, has no exact LSN."""
+    """The LSN is not exact if a later transaction alters the detached partition before the look."""
     sink = MemorySink()
     async with watched.pipeline(sink, **SELDOM) as pipeline:
         watch = await started(pipeline)
@@ -255,8 +255,8 @@ async def test_a_savepoint_that_is_older(watched):
 
 
 @SERVERS
-async def test_what_emits_nothing(watched):
-    """A transaction that is rolled back, and one with temporary tables only, cause no look."""
+async def test_transactions_without_a_message(watched):
+    """A transaction that is rolled back, and one with DDL of temporary tables only, cause no look."""
     sink = MemorySink()
     async with watched.pipeline(sink, **SELDOM) as pipeline:
         watch = await started(pipeline)
@@ -331,7 +331,7 @@ async def test_a_role_that_may_not_write_messages(watched, slot_name):
 
 @SERVERS
 async def test_restart(watched):
-    """A change that is made while the pipeline is stopped has its commit LSN at the next start."""
+    """A change that is made while the pipeline is stopped has its commit LSN after the next start."""
     async with watched.pipeline(MemorySink(), **SELDOM) as pipeline:
         await started(pipeline)
     sink = MemorySink()
@@ -343,7 +343,7 @@ async def test_restart(watched):
 
 @pytest.mark.parametrize("two_phase", [False, True])
 async def test_prepared_transactions(watched, two_phase):
-    """The LSN of a change in a prepared transaction is that of COMMIT PREPARED; a rolled back one causes no look."""
+    """The LSN of a change in a prepared transaction is that of COMMIT PREPARED. After ROLLBACK PREPARED there is no change."""
     published, sink = watched.published, MemorySink()
     await published.create_slot(two_phase=two_phase)
     watched.source = partial(published.source, publication="w", two_phase=two_phase)
@@ -362,7 +362,7 @@ async def test_prepared_transactions(watched, two_phase):
 
 @pytest.mark.parametrize("server", [13], indirect=True)
 async def test_postgresql_13(watched):
-    """PostgreSQL 13 does not send the messages. The trigger does no harm, and the watch looks as without it."""
+    """PostgreSQL 13 does not send the messages. The watch looks at its intervals, and no LSN is exact."""
     sink = MemorySink()
     async with watched.pipeline(sink) as pipeline:
         await watched.looked(pipeline)
@@ -373,7 +373,7 @@ async def test_postgresql_13(watched):
 
 
 async def test_a_commit_that_waits_for_a_standby(servers, tmp_path):
-    """The stream has the message before other sessions see the change; the watch looks again until it is visible."""
+    """The stream has the message before other sessions see the change. The watch looks again until the change is visible."""
     with servers.new(18, synchronous_standby_names="nobody") as server:
         writer, other = await asyncpg.connect(server.dsn), await asyncpg.connect(server.dsn)
         await other.execute("SET synchronous_commit = 'local'")

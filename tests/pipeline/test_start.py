@@ -1,4 +1,4 @@
-"""How a start is decided, as tables: which rows it reads besides the stream, and where its consumers and the stream continue."""
+"""Tables of starts: which rows each reads besides the stream, and where its consumers and the stream continue."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ GAP = Gap(90, LSN(100), {})
 
 
 def found(lsn: LSN = POINT) -> PreflightResult:
-    """A slot that begins at an LSN, in a server that has a little more WAL."""
+    """A slot that begins at an LSN, on a server that has a little more WAL."""
     return PreflightResult(SLOT.at(lsn), None, 0.0, {}, LSN(lsn + 1000))
 
 
 def exported(*, truncates: bool = False, gap: Gap | None = None) -> Beginning:
-    """A start that reads an exported snapshot, perhaps of a gap."""
+    """A start that reads an exported snapshot; with ``gap``, only the rows of the gap."""
     plan = SnapshotPlan((replace(TABLE, since=gap.xid),)) if gap else PLAN
     ledger = initial_ledger(SLOT, plan, POINT, previous=LSN(200), truncates=truncates or gap is not None)
     return Beginning(found(), ledger, loads=True, gap=gap)
 
 
 def rest(*, truncates: bool = False, plan: SnapshotPlan = PLAN, lsn: LSN = POINT) -> Beginning:
-    """A start after a start that read an exported snapshot, or handed its rest over."""
+    """A start after one that read an exported snapshot; ``plan`` has the chunks that were not handed over."""
     ledger = initial_ledger(SLOT, PLAN, POINT, previous=LSN(200), truncates=truncates)
     return Beginning(found(lsn), replace(ledger, plan=plan))
 
@@ -64,7 +64,7 @@ CHOICES = [
 
 
 def test_the_rows_of_a_start():
-    """Each case of the table; together the cases cover every start once."""
+    """The cases of the table cover every start once."""
     every = {}
     for (is_exported, wanted, intended, known, empty), rows in CHOICES:
         either = [
@@ -183,7 +183,7 @@ STARTS: list[tuple[str, Beginning, dict[str, int | None], dict[str, Any]]] = [
     ("beginning", "stored", "expected"), [case[1:] for case in STARTS], ids=[case[0] for case in STARTS]
 )
 def test_where_consumers_continue(beginning, stored, expected):
-    """The positions of the sinks, and the LSNs from which the stream is requested and confirmed."""
+    """The positions of the sinks, and the LSNs at which the stream is requested and confirmed."""
     start = plan(beginning, **stored)
     lsns = [None if each is None else each.lsn for each in start.positions.values()]
     assert expected["lsns"] == lsns
@@ -215,7 +215,7 @@ def test_where_consumers_continue(beginning, stored, expected):
     ],
 )
 def test_refused_starts(beginning, lsn, error, message):
-    """A sink that would miss changes or the snapshot ends the start, whatever the other sinks have."""
+    """A start is refused if one of its sinks would miss changes or the snapshot."""
     with pytest.raises(error, match=message):
         plan(beginning, b=None, a=lsn)
 
@@ -238,7 +238,7 @@ def test_an_empty_snapshot():
 
 
 def test_where_new_consumers_begin():
-    """They begin before the first chunk, until the rest of the snapshot is handed over."""
+    """New consumers begin before the first chunk; once the rest of the snapshot is handed over, at the slot."""
     handed_over = rest(plan=SnapshotPlan(()))
     assert [POINT, BASE, BASE, POINT] == [
         each.position.lsn for each in (Beginning(found()), exported(), rest(), handed_over)
@@ -262,7 +262,7 @@ CERTAIN = SLOT.at(LSN(100))
     ],
 )
 def test_the_rows_of_a_gap(stored, narrowed):
-    """They are enough only if each consumer has the rows from before the gap, from this server."""
+    """The rows of a gap are enough only if each consumer has the rows from before the gap, from this server."""
     beginning = exported(gap=GAP)
     start = plan_start(beginning, {"a": CERTAIN, "b": stored}, GapPolicy(accept=False))
     ledger = start.beginning.ledger
@@ -274,7 +274,7 @@ def test_the_rows_of_a_gap(stored, narrowed):
 
 
 def test_two_servers_with_the_same_timeline():
-    """Two promoted standbys have the same timeline; the gap's rows are not enough for a sink of the other standby."""
+    """Two promoted standbys have the same timeline number. The rows of the gap are not enough for a sink that followed the other one."""
     here, there = ((1, LSN(60)),), ((1, LSN(50)),)
     slot = replace(SLOT, timeline=2, history=here)
     beginning = replace(exported(gap=GAP), found=replace(found(), position=slot))
@@ -295,7 +295,7 @@ def test_a_snapshot_after_a_promotion(timeline):
 
 
 def test_a_position_with_its_last_transaction():
-    """A position that is kept is the sink's own, with the transaction that the stream has to prove."""
+    """A position is kept as it is, with its last transaction, which the stream has to prove."""
     stored = replace(SLOT, lsn=LSN(POINT + 8), last=Commit(POINT, 5, 1))
     start = plan_start(Beginning(found()), {"journal": stored}, GapPolicy(accept=False), "{} x".format)
     assert stored is start.positions["journal"]
@@ -303,7 +303,7 @@ def test_a_position_with_its_last_transaction():
 
 
 def test_the_names_of_consumers():
-    """Messages name the journal as the caller does."""
+    """Messages have the name of the journal that the caller returns."""
     with pytest.raises(SlotLost, match="journal /x is at"):
         plan_start(
             Beginning(found(), ChunkLedger(SLOT.at(ZERO))),

@@ -16,8 +16,8 @@ PARTS = (
 )
 
 
-async def equal(pair, table: str = "parts") -> None:
-    """Wait until the target's table is the source's."""
+async def wait_until_equal(pair, table: str = "parts") -> None:
+    """Wait until the table has the same rows on source and target."""
     query = f"SELECT json_agg(to_jsonb(t) ORDER BY id)::text FROM {table} t"
     expected = await pair.source.fetchval(query)
 
@@ -29,7 +29,7 @@ async def equal(pair, table: str = "parts") -> None:
 
 
 async def reconnect(pair, version: int) -> None:
-    """Before PostgreSQL 15, a connection keeps sending the rows of a partition under the name that they had before ATTACH and DETACH."""
+    """End the walsender before PostgreSQL 15: it would keep sending the partition's rows under the name from before ATTACH or DETACH."""
     if version < 15:
         await pair.source.execute(
             "SELECT pg_terminate_backend(active_pid, 60000) FROM pg_replication_slots WHERE slot_name = $1",
@@ -41,7 +41,7 @@ async def reconnect(pair, version: int) -> None:
 @pytest.mark.parametrize("concurrently", ["", " CONCURRENTLY"])
 @pytest.mark.parametrize("every", [False, True])
 async def test_detach_and_attach(pairs, version, concurrently, every, tmp_path):
-    """A mirror of the root is the root again after each change; a detached partition is a table of its own if it is published."""
+    """The mirror equals the partitioned table after each change. A detached partition is mirrored under its own name if it is published."""
     pair = await pairs(version, version)
     tables = "ALL TABLES" if every else "TABLE parts"
     await pair.source.execute(
@@ -54,20 +54,20 @@ async def test_detach_and_attach(pairs, version, concurrently, every, tmp_path):
         watch = pipeline.statistics().publication
         await until(lambda: watch.looks)
         await pair.commit("INSERT INTO parts SELECT i, 1 + i % 2, 'old' FROM generate_series(1, 10) i")
-        await equal(pair)
+        await wait_until_equal(pair)
         await pair.source.execute(f"ALTER TABLE parts DETACH PARTITION two{concurrently}")
         await reconnect(pair, version)
         await pair.commit(
             "INSERT INTO two VALUES (20, 2, 'apart')", "INSERT INTO parts VALUES (21, 1, 'new')"
         )
-        await equal(pair)
+        await wait_until_equal(pair)
         if every:
-            await equal(pair, "two")
+            await wait_until_equal(pair, "two")
         await pair.commit("ALTER TABLE two ADD more int DEFAULT 7", "INSERT INTO two VALUES (22, 2, '', 8)")
         if every:
-            await equal(pair, "two")
+            await wait_until_equal(pair, "two")
         await pair.commit("ALTER TABLE parts ADD more int DEFAULT 7", "UPDATE parts SET v = 'z' WHERE id = 2")
         await pair.commit("ALTER TABLE parts ATTACH PARTITION two FOR VALUES IN (2)")
         await reconnect(pair, version)
         await pair.commit("UPDATE parts SET v = v || '.'", "INSERT INTO parts VALUES (30, 2, 'again', 9)")
-        await equal(pair)
+        await wait_until_equal(pair)

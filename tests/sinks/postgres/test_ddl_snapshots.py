@@ -136,7 +136,7 @@ async def test_killed_while_tables_are_read(fork_server, pair, tmp_path, way, se
     tables = sorted(set(load.tables))
     for table in tables:
         await pair.source.execute(f"INSERT INTO {table} (id, v) VALUES (-1, 'last')")
-    # A sink that reads a journal stays at its last transaction, and autovacuum writes WAL without one. So wait for the row.
+    # Wait for the row, not for a position: autovacuum writes WAL without a transaction, and the sink of a journal does not pass it.
     await until(lambda: _has_last_row(pair.target, tables[-1]))
     process.stdin.close()
     assert 0 == await process.wait()
@@ -147,7 +147,7 @@ async def test_killed_while_tables_are_read(fork_server, pair, tmp_path, way, se
 @pytest.mark.parametrize("altered", ["ADD later text DEFAULT 'x'", "ALTER v TYPE varchar(2000)"])
 @pytest.mark.parametrize("way", ["direct", "journal"])
 async def test_altered_after_the_slot_was_created_again(pair, tmp_path, way, altered):
-    """The truncate of a resnapshot knows the table as it is now, and the stream's next rows are from before ``ALTER TABLE``."""
+    """The truncate of a resnapshot describes the table as it is now. The next rows of the stream are from before ``ALTER TABLE``."""
     folder = str(tmp_path / "folder")
     how = {"journal": folder, "snapshot": True}
     if way == "direct":
@@ -183,8 +183,8 @@ async def _add_a_column(pair):
     await pair.source.execute("ALTER TABLE t ADD r float8 DEFAULT random()")
 
 
-async def test_a_table_brings_the_values_of_a_new_column(pair):
-    """All rows of the table follow, so the sink adds a column whose values the stream has not sent."""
+async def test_a_new_column_when_the_whole_table_is_read(pair):
+    """The sink adds a column whose values the stream does not have, because all rows of the table follow."""
     await pair.slotted()
     await _add_a_column(pair)
     async with pair.pipeline(ddl="apply", until=None) as running:
@@ -192,8 +192,8 @@ async def test_a_table_brings_the_values_of_a_new_column(pair):
     await pair.require_equal("t")
 
 
-async def test_some_rows_do_not_bring_the_values_of_a_new_column(pair):
-    """The rows of a condition leave the values of the other rows unknown."""
+async def test_a_new_column_when_some_rows_are_read(pair):
+    """If only the rows of a condition are read, the sink stops, because the other rows lack their values."""
     await pair.slotted()
     await _add_a_column(pair)
     with pytest.raises(PermanentError, match=r'"r" of public\.t, and the stream does not have the values'):
