@@ -39,6 +39,7 @@ class _Contents:
     :param histories: as in ``Gap``.
     :param consumers: the sinks that have received everything since all tables were last read, as from ``consumers``.
     :param xid: an xid, with its epoch, from the last hour in which the pipeline ran; ``None`` if no xid was recorded.
+    :param started: as in ``Gap``, for the last connection whose stream continued all positions.
     :param lost_xid: ``Gap.xid`` of the pending loss; ``None`` if all tables have to be read as a whole.
     :param lost_lsn: ``Gap.lsn`` of the pending loss.
     """
@@ -49,6 +50,7 @@ class _Contents:
     histories: Mapping[int, str] = field(default_factory=dict)
     consumers: frozenset[str] = frozenset()
     xid: int | None = None
+    started: str | None = None
     lost_xid: int | None = None
     lost_lsn: LSN = ZERO
 
@@ -119,12 +121,13 @@ class SlotLosses:
         stored = self._stored
         if not stored.pending or stored.lost_xid is None or not stored.consumers.issuperset(consumers):
             return None
-        return Gap(stored.lost_xid, stored.lost_lsn, stored.histories)
+        return Gap(stored.lost_xid, stored.lost_lsn, stored.histories, stored.started)
 
-    async def record(self, now: float, error: SlotLost) -> bool:
+    async def record(self, now: float, error: SlotLost, started: str | None = None) -> bool:
         """Record a loss, durably. Return whether the next start reads all tables again: not if the limit is reached.
 
         :param now: Unix time.
+        :param started: as in ``started``; ``None`` if this start never had the slot.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         if self.recent(now) >= self._limit:
@@ -140,18 +143,22 @@ class SlotLosses:
                 pending=True,
                 times=(*times, now),
                 known=True,
+                started=started or stored.started,
                 lost_xid=lost_xid,
                 lost_lsn=error.confirmed,
             )
         )
         return True
 
-    async def started(self, consumers: Collection[str], plan: SnapshotPlan | None, xid: int) -> None:
+    async def started(
+        self, consumers: Collection[str], plan: SnapshotPlan | None, xid: int, started: str | None = None
+    ) -> None:
         """Record that the stream has started, so the slot exists and no loss is pending.
 
         :param consumers: the sinks, as from ``consumers``. They count only if this start reads tables.
         :param plan: the tables that this start reads before the stream; ``None`` if it reads no table.
         :param xid: a current xid, with its epoch.
+        :param started: when the server was started; ``None`` while positions are compared with its stream.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         stored = self._stored
@@ -164,6 +171,7 @@ class SlotLosses:
                 pending=False,
                 known=True,
                 xid=xid,
+                started=started,
                 lost_xid=None,
                 lost_lsn=ZERO,
             )
@@ -178,12 +186,14 @@ class SlotLosses:
         await self._write_new(replace(self._stored, consumers=self._stored.consumers.intersection(consumers)))
         self._loaded = self._stored
 
-    async def reached(self, xid: int) -> None:
+    async def reached(self, xid: int, started: str | None = None) -> None:
         """Record a current xid, with its epoch.
+
+        :param started: as in ``started``.
 
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
-        await self._write_new(replace(self._stored, xid=xid))
+        await self._write_new(replace(self._stored, xid=xid, started=started))
 
     async def dropped(self) -> None:
         """Record that this start has dropped the slot that it had created. This is no loss, because nothing was delivered.
@@ -214,6 +224,7 @@ def _dump(contents: _Contents) -> bytes:
             "histories": {str(oid): history for oid, history in contents.histories.items()},
             "consumers": sorted(contents.consumers),
             "xid": contents.xid,
+            "started": contents.started,
             "lost_xid": contents.lost_xid,
             "lost_lsn": str(contents.lost_lsn),
         }
@@ -236,6 +247,7 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
         histories={int(oid): str(history) for oid, history in fields["histories"].items()},
         consumers=frozenset(map(str, fields["consumers"])),
         xid=None if fields["xid"] is None else integer(fields, "xid"),
+        started=None if (started := fields.get("started")) is None else str(started),
         lost_xid=None if fields["lost_xid"] is None else int(fields["lost_xid"]),
         lost_lsn=lsn(fields, "lost_lsn"),
     )

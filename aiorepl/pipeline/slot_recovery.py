@@ -66,14 +66,16 @@ class SlotRecovery:
         """
         await started()
         try:
-            await self._losses.started(self._consumers, self._phase.plan, self._capture.xid)
+            capture = self._capture
+            await self._losses.started(self._consumers, self._phase.plan, capture.xid, capture.server_started)
         except AioreplError as error:
             _log.error("the start of slot %s cannot be recorded: %s", self._capture.source.slot, error)
             return
         while True:
             await asyncio.sleep(_XID_SECONDS)
             try:
-                await self._losses.reached(await _current_xid(self._capture.source))
+                xid = await _current_xid(self._capture.source)
+                await self._losses.reached(xid, self._capture.server_started)
             except (AioreplError, *ASYNCPG_ERRORS) as error:
                 _log.warning(
                     "the transaction id for slot %s cannot be recorded: %s",
@@ -91,7 +93,7 @@ class SlotRecovery:
     async def record(self, lost: SlotLost) -> bool:
         """Record a loss. Return whether the next start reads the tables again."""
         try:
-            recovers = await self._losses.record(time.time(), lost)
+            recovers = await self._losses.record(time.time(), lost, self._capture.server_started)
         except AioreplError as error:
             _log.error("the loss of slot %s cannot be recorded: %s", self._capture.source.slot, error)
             return False

@@ -110,7 +110,7 @@ class Beginning:
     def with_checked_gap(self, stored: Iterable[Position | None]) -> Beginning:
         """Return this, but with all tables read as a whole if a consumer may lack rows from before the gap.
 
-        Such a consumer is empty, was restored from a copy, or has followed another server.
+        Such a consumer is empty, was restored from a copy, or has followed another server, perhaps this server before it was restored.
 
         :param stored: the positions of the consumers; ``None`` for a consumer that keeps no position.
         """
@@ -121,7 +121,8 @@ class Beginning:
             position is None
             or (
                 (position.timeline, position.history) == (begin.timeline, begin.history)
-                and self.gap.lsn <= position.lsn < begin.lsn
+                and position.lsn < begin.lsn
+                and self.gap.covers(position.lsn, self.found.started)
             )
             for position in stored
         ):
@@ -132,7 +133,7 @@ class Beginning:
             )
             return self
         _log.warning(
-            "all tables are read as a whole: a sink or the journal may lack rows from before the gap"
+            "all tables are read as a whole: a sink or the journal may lack rows from before the gap, or have rows that the server does not have"
         )
         whole = SnapshotPlan(tuple(replace(table, since=None) for table in tables))
         return replace(self, ledger=replace(self.ledger, plan=whole), gap=None)

@@ -29,11 +29,23 @@ class Gap:
         ``catalog_xmin``.
     :param lsn: the slot's ``confirmed_flush_lsn``.
     :param histories: the history of each table, by oid, as in ``TablePlan``, from the last start that read all tables.
+    :param started: when the server was started that sent what the consumers have; ``None`` if that was not recorded.
     """
 
     xid: int
     lsn: LSN
     histories: Mapping[int, str]
+    started: str | None = None
+
+    def covers(self, lsn: LSN, started: str | None) -> bool:
+        """Whether a consumer at ``lsn`` has the rows from before the gap, and none that the server does not have.
+
+        A lost slot cannot prove a position after its own. A server that was restored from a copy has other transactions there, on the same
+        timeline. But a restored server was restarted.
+
+        :param started: when the server was started.
+        """
+        return lsn == self.lsn or (lsn > self.lsn and started is not None and started == self.started)
 
     def narrowed(self, plan: SnapshotPlan, ledger: ChunkLedger, append_only: Collection[int]) -> SnapshotPlan:
         """Return a plan that reads only the rows of the gap from each table for which they are enough.

@@ -377,6 +377,11 @@ class Capture:
         return self._preflight.xid
 
     @property
+    def server_started(self) -> str | None:
+        """When the server of the last connection was started; ``None`` before, and while positions are compared with the stream."""
+        return None if self._preflight is None or self._comparing else self._preflight.started
+
+    @property
     def created(self) -> CreatedSlot | None:
         """The slot that ``connect`` created; ``None`` for an existing slot or a temporary one."""
         return None if self._preflight is None or self.source.temporary else self._preflight.created

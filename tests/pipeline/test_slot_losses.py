@@ -50,6 +50,20 @@ async def test_the_epoch_of_a_slot_that_is_lost_much_later(tmp_path):
     assert 2**33 + 990 == gap.xid
 
 
+async def test_the_server_that_sent_what_the_consumers_have(tmp_path):
+    """It is the server of the last connection; a start that never had the slot leaves the record as it is."""
+    found = await running(tmp_path)
+    for started in ("1", None):
+        await found.started({"sink"}, None, 2**32 + 1000, started)
+        await found.record(1.0, LOST)
+        assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"}, started)
+    for started in ("1", None):
+        await found.started({"sink"}, None, 2**32 + 1000)
+        await found.reached(2**32 + 1000, started)
+        await found.record(1.0, LOST, "2")
+        assert (await losses(tmp_path)).gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"}, "2")
+
+
 async def test_other_losses_have_no_gap(tmp_path):
     found = await running(tmp_path)
     await found.record(1.0, SlotLost("dropped"))

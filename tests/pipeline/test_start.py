@@ -253,7 +253,7 @@ CERTAIN = SLOT.at(LSN(100))
     [
         (CERTAIN, True),
         (None, True),
-        (SLOT.at(LSN(START - 1)), True),
+        (SLOT.at(LSN(START - 1)), False),
         (SLOT.at(LSN(99)), False),
         (SLOT.at(ZERO), False),
         (SLOT.at(START), False),
@@ -271,6 +271,19 @@ def test_the_rows_of_a_gap(stored, narrowed):
     assert (GAP if narrowed else None) == start.beginning.gap
     assert START == start.begin
     assert start.truncates
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "narrowed"),
+    [("1", "1", True), ("1", "2", False), (None, None, False), (None, "1", False)],
+)
+def test_a_position_after_the_lost_slot(before, after, narrowed):
+    """Only a server that was not restarted is known to have the transactions that the slot cannot send any more."""
+    beginning = exported(gap=replace(GAP, started=before))
+    beginning = replace(beginning, found=replace(found(), started=after))
+    for lsn in (101, START - 1):
+        start = plan_start(beginning, {"a": CERTAIN, "b": SLOT.at(LSN(lsn))}, GapPolicy(accept=False))
+        assert narrowed is (start.beginning.gap is not None)
 
 
 def test_two_servers_with_the_same_timeline():

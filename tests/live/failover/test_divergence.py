@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 
 import asyncpg
 import pytest
@@ -12,6 +11,7 @@ from aiorepl import BatchPolicy, Pipeline, RetryPolicy, SlotError
 from aiorepl.journal import JournalReader
 from aiorepl.source.continuity import Gap
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.live.backup import Backup
 from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
@@ -158,29 +158,6 @@ async def test_another_standby_takes_over_under_the_stream(published, pair, sibl
     with pytest.raises(SlotError, match=ANOTHER + r"|the server's WAL ends at"):
         await work
     assert [1, 20] == keys(sink)
-
-
-class Backup:
-    """A copy of a server's data, as a snapshot of its volume."""
-
-    def __init__(self, server, folder):
-        self._server = server
-        self._copy = folder / "copy"
-
-    async def _stopped(self, *commands):
-        await asyncio.to_thread(self._server.kill)
-        for command in commands:
-            await asyncio.to_thread(subprocess.run, command, check=True)
-        await asyncio.to_thread(self._server.start)
-
-    async def take(self):
-        """Copy the data."""
-        await self._stopped(["cp", "-a", self._server.folder / "data", self._copy])
-
-    async def restore(self):
-        """Put the copy back."""
-        data = self._server.folder / "data"
-        await self._stopped(["rm", "-r", data], ["cp", "-a", self._copy, data])
 
 
 @pytest.mark.parametrize("version", [13, 14, 17, 18], indirect=True)
