@@ -80,4 +80,8 @@ def _hashed(table: PublishedTable, keys: FirstKeys) -> str:
 def _joined(columns: Sequence[str]) -> str:
     """Return the SQL of an unambiguous text of these columns: each value with its length, or ``N`` for NULL."""
     texts = [as_text(identifier(name)) for name in columns]
-    return " || ".join(f"coalesce(length({text}) || ':' || ({text}), 'N')" for text in texts) or "''"
+    # The length in UTF-8, because SQL_ASCII counts bytes.
+    return (
+        " || ".join(f"coalesce(length(convert_to({text}, 'UTF8')) || ':' || ({text}), 'N')" for text in texts)
+        or "''"
+    )

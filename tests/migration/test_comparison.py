@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
+import asyncpg
 import pytest
 
 from aiorepl import Pipeline, Source
@@ -65,6 +68,32 @@ async def test_types_and_differences(two, versions):
     assert ["public.kinds"] == list(await pair.compare("public.kinds"))
     with pytest.raises(ConfigurationError, match=r"no publication has the table public\.none"):
         await pair.compare("public.none")
+
+
+@pytest.mark.parametrize("source", ["SQL_ASCII", "LATIN9"])
+async def test_another_encoding(two, source):
+    """Text that is not ASCII is equal although the servers have it in other bytes, or one of them counts bytes."""
+    pair = await two(18, 18)
+    name = await pair.source.fetchval("SELECT current_database()") + "_encoded"
+    await pair.source.execute(
+        f"CREATE DATABASE {name} TEMPLATE template0 ENCODING {source} LC_COLLATE 'C' LC_CTYPE 'C'"
+    )
+    created = pair.source
+    try:
+        pair.dsns = (urlsplit(pair.dsns[0])._replace(path=f"/{name}").geturl(), pair.dsns[1])
+        pair.source = await asyncpg.connect(pair.dsns[0])
+        await pair.source.execute("CREATE PUBLICATION p FOR ALL TABLES")
+        await pair.both("CREATE TABLE texts (k text PRIMARY KEY, v text[])", "CREATE TABLE apart (v text)")
+        await pair.both(
+            "INSERT INTO texts VALUES ('ä€', '{ö,NULL}'), ('a', '{}')", "INSERT INTO apart VALUES ('é')"
+        )
+        assert [True, True] == [each.same for each in (await pair.compare()).values()]
+        await pair.target.execute("UPDATE texts SET v = '{o,NULL}' WHERE k = 'ä€'")
+        assert ["ä€"] == (await pair.compare())["public.texts"].keys
+    finally:
+        await pair.source.close()
+        pair.source = created
+        await created.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.mark.parametrize("kind", ["int", "timestamptz", "text"])
