@@ -102,7 +102,7 @@ async def test_a_stop_during_the_initial_load(published, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("resnapshot", [False, True])
 async def test_a_full_disk(published, way, monkeypatch, resnapshot):
-    """The start waits until its ledger can be written, and does not drop its slot: a slot that was replaced is not there any more."""
+    """The start waits until its ledger can be written, and keeps its slot."""
     await published.execute("INSERT INTO items VALUES (1), (2)")
     sink, left, replace = MemorySink(), iter(range(2)), LocalStore.replace
     if resnapshot:

@@ -1,7 +1,7 @@
 """Finds the commit LSNs of changes of the publications, by the messages of the event trigger. Pure.
 
 Every role may write such a message, so a message alone proves nothing. It gives the commit LSN of its transaction, and the catalog has to
-prove that the change was made by that transaction.
+prove that this transaction made the change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def commit_of(
             # The change may be that of a savepoint, or of a transaction without a message. The order of xids is not that of commits.
             return None
         last = max(writers, key=known.__getitem__, default=None)
-        # Without each of these rows, the change had not been made. One of several members would suffice.
+        # The change needs each of these rows. If there are several members, one of them would suffice.
         needed = details.inserted + (details.members if len(details.members) == 1 else ())
         return None if last is None or last not in needed else known[last]
     trigger = {"partition_detached": details.event_trigger, "partition_truncated": details.trigger}.get(

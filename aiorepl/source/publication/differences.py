@@ -33,11 +33,11 @@ class Details:
     :param xid: the transaction that wrote its row in ``pg_class``.
     :param altered: whether that transaction wrote rows of its columns as well.
     :param born: whether it was created as a partition.
-    :param inserted: the transactions that inserted the catalog's rows of the table, and of it and its ancestors as partitions.
-    :param members: the same of each row that makes the table or an ancestor a member of a watched publication; none if one has all tables.
-    :param written: the transactions that wrote the rows of the table, its ancestors and the watched publications.
-    :param trigger: the transaction that wrote the row of the trigger for ``TRUNCATE``; ``None`` without it.
-    :param event_trigger: the same of the event trigger.
+    :param inserted: the xids of the catalog's rows that were inserted when the table was created, and when it or an ancestor was attached.
+    :param members: the xids of the rows that add the table or an ancestor to a watched publication; empty if one has all tables.
+    :param written: the xids of the rows of the table and its ancestors in ``pg_class``, and of the watched publications.
+    :param trigger: the xid of the row of the trigger for ``TRUNCATE``; ``None`` if there is none as documented.
+    :param event_trigger: the xid of the row of the event trigger; ``None`` if there is none as documented.
     :param analyzed: when VACUUM or ANALYZE has set the statistics, in seconds since 1970; ``None`` if that is not known.
     """
 

@@ -92,8 +92,8 @@ SELECT c.oid::pg_catalog.int8 AS oid, c.relpages AS pages, c.reltuples::pg_catal
  WHERE c.oid = ANY ($1::pg_catalog.oid[])
 """
 
-# The system columns' rows are as old as the table. The owner of a table can neither make nor replace the function of its trigger: that
-# belongs to the owner of the event trigger's function.
+# The rows of the system columns are as old as the table. The function of a table's trigger must have the same owner as that of the event
+# trigger, so that the owner of the table cannot have made or replaced it.
 _WRITERS: Final = """
        ARRAY(SELECT s.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_attribute s WHERE s.attrelid = c.oid AND s.attname = 'ctid'
               UNION SELECT i.xmin::pg_catalog.text::pg_catalog.int8 FROM pg_catalog.pg_inherits i JOIN family f ON f.oid = i.inhrelid

@@ -168,7 +168,7 @@ class Alterer:
             raise translate(error, what, reason) from None
 
     async def former(self, relation: Relation) -> Name | None:
-        """Return the target's table that has the rows of a table from before its renaming; ``None`` if it was not renamed."""
+        """Return the target's table with the rows of a table that was renamed since; ``None`` if it was not renamed."""
         if not await self._connection.fetchval(_EXISTS, self._memory):
             return None
         row = await self._connection.fetchrow(
@@ -247,7 +247,7 @@ class Alterer:
         return others[0] if others else None
 
     async def _shares(self, relation: Relation, known: _Known) -> bool:
-        """Whether the target's table may have rows of another table of a source."""
+        """Whether another source table is mapped to the target's table as well."""
         if known.oid is None or not await self._connection.fetchval(_EXISTS, self._memory):
             return False
         found: bool = await self._connection.fetchval(
