@@ -302,11 +302,11 @@ class Alterer:
     async def _warn_of_nulls(self, name: Name, relation: Relation, found: Alteration) -> None:
         if found.unknown and await self._has_rows(name):
             _log.warning(
-                "postgres: %s on the target gets %s of %s. Rows have NULL there until all rows of the table are read: if that snapshot is "
-                "cancelled or fails, read the table again (aiorepl snapshot)",
-                ".".join(name),
+                "postgres: %s of %s is added to %s on the target, where existing rows have NULL in it until the snapshot has read all rows: if the "
+                "snapshot is cancelled or fails, read the table again (aiorepl snapshot)",
                 ", ".join(map(quoted, found.unknown)),
                 relation,
+                ".".join(name),
             )
 
     async def _require_no_lock_of_ours(self, name: Name, oid: int) -> None:

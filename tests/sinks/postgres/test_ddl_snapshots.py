@@ -240,11 +240,11 @@ async def test_a_table_does_not_bring_the_values_of_another(pair):
                 await running.resnapshot("public.t")
 
 
-async def test_a_snapshot_that_is_cancelled_leaves_nulls(pair, caplog):
+async def test_rows_have_null_until_they_are_read(pair, caplog):
     """The log says that rows have NULL in a new column until the table is read."""
     await pair.slotted()
     await _add_a_column(pair)
     async with pair.pipeline(ddl="apply", until=None) as running:
         await running.resnapshot("public.t")
     (warning,) = [each.message for each in caplog.records if "have NULL" in each.message]
-    assert 'gets "r" of public.t' in warning
+    assert 'postgres: "r" of public.t is added' in warning
