@@ -13,7 +13,7 @@ import pytest
 
 from aiorepl import Delivery, Pipeline, Source
 from aiorepl.testing.faults import MemorySink
-from tests.live.test_publication_watch import TABLES, Watched, items, shown
+from tests.live.watched import TABLES, Watched, items, shown
 from tests.waiting import until
 
 pytestmark = pytest.mark.by_day
