@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import Final, Literal
+from functools import partial, reduce
+from typing import Final, Literal, cast
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,7 +22,7 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.widening import casts
-from aiorepl.history import HistoryFile
+from aiorepl.history import HistoryFile, HistoryFiles
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.spark.reading.columns import GONE
@@ -92,65 +93,38 @@ def changes(
     assert options.table is not None
     reader = JournalReader(options.journal)
     described = describe(reader, options.journal, options.table)
-    wanted: StructType
-    if isinstance(schema, StructType):
-        wanted = schema
-    elif schema is not None:
-        wanted = StructType.fromDDL(schema)  # type: ignore[assignment] # of several columns
-    else:
-        if described is None:
-            raise ConfigurationError(
-                f"table {options.table} is not in the journal {reader.url}: wait for a change of it"
-            )
+    if schema is not None:
+        wanted = cast(StructType, StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    elif described is not None:
         wanted = described_schema(described.relation, described.kinds, options.selected)
+    else:
+        raise ConfigurationError(
+            f"table {options.table} is not in the journal {reader.url}: wait for a change of it"
+        )
     planner = Planner(options, wanted)
     first = begin = planner.start(reader).lsn
     chain = planner.readable(reader, begin, "a new query", CHOOSE_START)
     last = planner.last(reader, chain)
+    source = partial(_source, spark, texts, wanted)
+    parts: list[DataFrame] = []
     found = None
     if described is not None and begin < last:
         found = covering(options.journal, options.table, chain, begin, last)
-    parts: list[DataFrame] = []
     if found is not None and described is not None:
-        stop = min(found.end, last)
         typed = planner.typed(reader)
-        versions: dict[tuple[tuple[bytes, ...], bytes], list[HistoryFile]] = {}
-        # The data source reads up to the last file that Spark's reader cannot read. Spark's reader reads the following files.
-        others = [
-            file.last[0] for file in found.files if not _native(FileColumns(typed, file, described.types))
-        ]
-        native = LSN(max([begin, *(other + 1 for other in others)]))
-        for file in found.files:
-            if file.last[0] >= native:
-                key = file.description, file.schema.serialize().to_pybytes()
-                versions.setdefault(key, []).append(file)
-        within = (f.col(COMMIT_LSN) >= int(native)) & (f.col(COMMIT_LSN) < int(stop))
-        scans = [
-            _scan(
-                spark,
-                found.url,
-                listed,
-                FileColumns(typed, listed[0], described.types),
-                wanted,
-                within,
-                null=options.null,
-            )
-            for listed in versions.values()
-        ]
-        if None not in scans:
+        columns = [FileColumns(typed, file, described.types) for file in found.files]
+        stop = min(found.end, last)
+        native = LSN(max([begin, *_ends_of_others(found.files, columns)]))
+        scans = _scans(spark, found, columns, wanted, native, stop, null=options.null)
+        if scans is not None:
             if native > begin:
-                parts.append(_source(spark, texts, wanted, begin, min(native, stop)))
+                parts.append(source(begin, min(native, stop)))
             log_gaps(chain, native, stop)
-            parts += filter(None, scans)
+            parts += scans
             begin = stop
     if begin < last:
-        parts.append(_source(spark, texts, wanted, begin, last))
-    if not parts:
-        parts.append(_source(spark, texts, wanted, first, first))
-    whole = parts[0]
-    for part in parts[1:]:
-        whole = whole.union(part)
-    return whole
+        parts.append(source(begin, last))
+    return reduce(DataFrame.union, parts or [source(first, first)])
 
 
 def _options(
@@ -178,6 +152,13 @@ def _source(
     return spark.read.format("aiorepl").schema(schema).options(**options, **positions).load()
 
 
+def _ends_of_others(files: Sequence[HistoryFile], columns: Sequence[FileColumns]) -> Iterator[LSN]:
+    """Return where the files end that only the data source can read. Spark's reader reads the files after the last of them."""
+    for file, each in zip(files, columns, strict=True):
+        if not _native(each):
+            yield LSN(file.last[0] + 1)
+
+
 def _native(columns: FileColumns) -> bool:
     """Whether Spark's expressions give the same values as ``FileColumns.convert``."""
     names = [*columns.read, *columns.wanted.names]
@@ -198,6 +179,34 @@ def _native(columns: FileColumns) -> bool:
         ):
             return False
     return True
+
+
+def _scans(
+    spark: SparkSession,
+    found: HistoryFiles,
+    columns: Sequence[FileColumns],
+    wanted: StructType,
+    begin: LSN,
+    end: LSN,
+    *,
+    null: bool,
+) -> list[DataFrame] | None:
+    """Read a history's rows from ``begin`` to ``end``; ``None`` if Spark has no file system for the files.
+
+    :param columns: of each file.
+    :param null: whether a value that its column's type cannot hold is null, and not an error.
+    """
+    versions: dict[tuple[tuple[bytes, ...], bytes], list[tuple[HistoryFile, FileColumns]]] = {}
+    for file, each in zip(found.files, columns, strict=True):
+        if file.last[0] >= begin:
+            key = file.description, file.schema.serialize().to_pybytes()
+            versions.setdefault(key, []).append((file, each))
+    within = (f.col(COMMIT_LSN) >= int(begin)) & (f.col(COMMIT_LSN) < int(end))
+    scans = [
+        _scan(spark, found.url, [file for file, _ in pairs], pairs[0][1], wanted, within, null=null)
+        for pairs in versions.values()
+    ]
+    return None if None in scans else [scan for scan in scans if scan is not None]
 
 
 def _scan(
