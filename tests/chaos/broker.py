@@ -147,6 +147,8 @@ class NatsBroker(ProxiedBroker):
             "stream": stream,
             "subject": f"{stream}.{{schema}}.{{table}}",
             "create_stream": True,
+            # The stream forgets a message's id after this time. A program can last minutes on a busy machine.
+            "duplicate_window": "1h",
             "timeout": 2.0,
         }
 
