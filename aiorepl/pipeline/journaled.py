@@ -320,14 +320,14 @@ class JournaledFanOut(FanOut):
         :param at: the position of its cursor; the sink has read everything before it from this journal.
         :raises SlotError: the sink is behind the beginning of the journal, in a gap or ahead of the server, and no gap is accepted.
         """
-        reader = JournalReader(self._store)
+        reader, start = JournalReader(self._store), own or at
 
-        def read_chain() -> tuple[Chain, LSN]:
+        def read_chain() -> tuple[Chain, LSN, LSN | None]:
             chain = reader.chain()
-            return chain, chain.first_readable
+            hole = chain.hole(start.lsn)
+            return chain, chain.first_readable, None if hole is None else hole.until
 
-        chain, first = await self._read_with_retries(name, self._sinks[name], read_chain)
-        start = own or at
+        chain, first, until = await self._read_with_retries(name, self._sinks[name], read_chain)
         # A snapshot that begins with a TRUNCATE replaces everything before it.
         assert self._start is not None
         beginning = self._start.beginning
@@ -339,9 +339,9 @@ class JournaledFanOut(FanOut):
                 if text := await asyncio.to_thread(reader.incomplete, chain, begins):
                     _log.warning("sink %s: %s", name, text)
             return start.at(begins), Continuity((), begins)
-        if (hole := chain.hole(start.lsn)) is not None:
-            self.gaps.check_hole(f"sink {name}", start.lsn, hole.until)
-            return start.at(hole.until), Continuity((), begins)
+        if until is not None:
+            self.gaps.check_hole(f"sink {name}", start.lsn, until)
+            return start.at(until), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)
         resumed = self._check_ahead(f"sink {name}", own)

@@ -20,6 +20,7 @@ from aiorepl import (
     SinkError,
     Update,
 )
+from aiorepl.journal import publisher
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.storage.local import LocalStore
@@ -223,6 +224,33 @@ async def test_a_cursor_that_cannot_be_moved_for_a_while(published, tmp_path, fa
     assert 3 == len(failures)
     assert "moving its cursor failed at attempt 1" in caplog.text
     assert "No space left on device: make room" in caplog.text
+
+
+async def test_accepted_gaps_that_cannot_be_read_for_a_while(published, tmp_path, monkeypatch, caplog):
+    """A sink that starts reads the journal's gaps again until the store answers, and does not end the pipeline."""
+    monkeypatch.setattr(publisher, "_CHUNKS", 1)  # so that the gaps have a file of their own
+    await published.execute("INSERT INTO items VALUES (1)")
+    options = {"journal": str(tmp_path), "batches": SOON}
+    await Pipeline(published.source(), [MemorySink()], snapshot=True, until="now", **options).run()
+    failures, read, chain = [], LocalStore.read, JournalReader.chain
+
+    def unanswered(store, name, *arguments):
+        if name.startswith("completeness/") and failures == [None]:
+            failures.append(name)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return read(store, name, *arguments)
+
+    def before_reading(reader):
+        found = chain(reader)
+        failures.extend([None] if not failures else [])
+        return found
+
+    monkeypatch.setattr(LocalStore, "read", unanswered)
+    monkeypatch.setattr(JournalReader, "chain", before_reading)
+    await Pipeline(published.source(), {"m": MemorySink()}, until="now", **options).run()
+
+    assert 2 == len(failures)
+    assert "sink m: reading the journal failed at attempt 1" in caplog.text
 
 
 async def test_a_cursor_that_cannot_be_moved_at_all(published, tmp_path, failing_cursor):
