@@ -14,7 +14,7 @@ from pathlib import Path
 import worker
 
 _IMPORTS = (
-    "__main__",  # otherwise each process imports it again
+    "suite",  # each process runs the main module again
     "asyncpg",
     "aiorepl.formats.native",
     "aiorepl.journal",
