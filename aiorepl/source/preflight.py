@@ -77,7 +77,7 @@ class PreflightResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """What a start or reconnect needs of its slot.
+    """The slot that a start or a reconnect needs.
 
     :param snapshot: ``"nothing"``, or ``"export"`` for the snapshot of an initial snapshot.
     :param replace: drop an existing slot first, even a lost one, and create it again.

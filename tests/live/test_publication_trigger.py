@@ -216,7 +216,7 @@ IN_SCHEMA = ("CREATE SCHEMA s", "ALTER PUBLICATION w ADD TABLES IN SCHEMA s")
     ],
 )
 async def test_another_transaction(watched, before, first, second, expected):
-    """If two transactions before a look have messages, a change has the LSN of the one that made it, or no exact LSN."""
+    """With messages of two transactions before one look, a change has the LSN of its own transaction, or an LSN that is not exact."""
     published, sink = watched.published, MemorySink()
     await published.execute(*before)
     async with watched.pipeline(sink, **SELDOM) as pipeline:

@@ -116,7 +116,7 @@ class Google:
     def _ask(self, method: str, path: str, headers: dict[str, str], body: bytes):
         parts = urlsplit(path)
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
-        # Google's client encodes hyphens as well, which moto does not decode in a bucket's name.
+        # Google's client also encodes hyphens, and moto does not decode a bucket's name.
         place = self._s3 + quote(unquote(parts.path))
         request = AWSRequest(method, place, headers=headers, data=body, params=query)
         S3SigV4Auth(KEYS, "s3", "us-east-1").add_auth(request)

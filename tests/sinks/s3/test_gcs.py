@@ -1,4 +1,4 @@
-"""gs://: objects through the XML API of Google Cloud Storage, as far as it is that of S3."""
+"""gs://: objects through the part of the XML API of Google Cloud Storage that it shares with S3."""
 
 from __future__ import annotations
 
