@@ -399,6 +399,27 @@ def test_columns_without_nulls(spark, target, monkeypatch, most) -> None:
     assert notes(target) == dict.fromkeys(range(5), "2")
 
 
+def test_shared_staging(spark, target, tmp_path, monkeypatch) -> None:
+    """Two queries have one staging folder, which also has files of others: each deletes its own files only."""
+    from aiorepl.spark.mirroring import staged_rows
+
+    staging, other = tmp_path / "staging", f"{target}_other"
+    staging.mkdir()
+    (staging / "orders.parquet").write_bytes(b"rows of others")
+    changes = spark.createDataFrame([(1, "one", "insert", 1, 0, [])], SCHEMA)
+    reduce_staged = staged_rows.reduce_staged
+
+    def interrupted(*given: Any) -> Any:
+        monkeypatch.setattr(staged_rows, "reduce_staged", reduce_staged)
+        apply_changes(changes, other, ["id"], staging=staging)
+        return reduce_staged(*given)
+
+    monkeypatch.setattr(staged_rows, "reduce_staged", interrupted)
+    apply_changes(changes, target, ["id"], staging=staging)
+    assert notes(target) == notes(other) == {1: "one"}
+    assert [path.name for path in staging.rglob("*") if path.is_file()] == ["orders.parquet"]
+
+
 def test_damaged_staged_rows(spark, target, monkeypatch) -> None:
     """A staged file that was changed is an error by name, and not damage to the journal; the same batch succeeds after it."""
     from aiorepl.spark.mirroring import staged_rows

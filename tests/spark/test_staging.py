@@ -17,11 +17,14 @@ from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.executors import pickled, unpickled
+from aiorepl.spark.mirroring.mirror import Mirror
 from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.mirroring.source import url_of
 from aiorepl.spark.mirroring.staging import StagedFile, changes, stage
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.blocks import plan
 from aiorepl.storage.local import LocalStore
+from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.testing.messages import column
 
 INT4, INT8, TEXT = 23, 20, 25
@@ -207,3 +210,17 @@ def test_routes_of_late_times(kind) -> None:
     one, other = Routes.of([links], ["k"]).column(rows, ["k"]).to_pylist()
     assert one == other
     assert one is not None
+
+
+def test_folders_of_queries() -> None:
+    """Mirrors with one staging folder have folders of their own, which a restart finds again."""
+
+    def folder(checkpoint: str, staging: str | ObjectStore) -> str:
+        return url_of(
+            Mirror("journal", ["*.*"], "lake", checkpoint=checkpoint, staging=staging).plan().staging
+        )
+
+    for staging in ("/staging/", ObjectStore("s3://bucket/staging", {})):
+        one, again, other = (folder(checkpoint, staging) for checkpoint in ("one", "one", "other"))
+        assert one == again != other
+        assert one.startswith(f"{url_of(staging)}/aiorepl-")

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping
 from typing import Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -85,7 +86,8 @@ def apply_changes(
     :param cluster_by: the columns by which upkeep sorts rows.
     :param upkeep: how often the table is compacted and vacuumed.
     :param deletion_vectors: as in ``DeltaTarget``.
-    :param staging: a folder for a batch's rows, writable by executors; the default is ``_staging`` in the target.
+    :param staging: a folder for a batch's rows, writable by executors; the default is ``_staging`` in the target. Each query has a
+        folder of its own in it.
     :returns: the running query; ``None`` if ``df`` is a batch DataFrame, which is then applied.
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
     """
@@ -111,14 +113,18 @@ def apply_changes(
             deletion_vectors=deletion_vectors,
         )
         folder = folder or f"{place}/_checkpoint"
-        staging = staging or f"{place}/_staging"
+        staging_folder = location(f"{place}/_staging", storage_options)
     else:
         table = target
         if staging is None or (df.isStreaming and not folder):
             raise ConfigurationError(
                 "apply_changes needs checkpoint and staging, unless target is the path of a Delta table"
             )
-    batches = _Batches(table, df.schema, tuple(keys), location(os.fspath(staging), storage_options), folder)
+    if staging is not None:
+        # A batch DataFrame for a table of a lake has no checkpoint.
+        query = folder or uuid4().hex
+        staging_folder = staged_store.folder_of(query, location(os.fspath(staging), storage_options))
+    batches = _Batches(table, df.schema, tuple(keys), staging_folder, folder)
     if not df.isStreaming:
         batches.apply(df, None)
         return None

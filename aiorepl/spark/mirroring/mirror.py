@@ -159,7 +159,7 @@ class Mirror:
     :param consumer: the name of the query's cursor in the journal; the default is made from the query's id.
     :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
     :param staging: the folder of staged files, which executors write and the driver reads; the default is ``_staging`` in the
-        checkpoint. No other query may use it.
+        checkpoint. Each query has a folder of its own in it.
     :param lake: the target tables, if deltalake does not write them; ``target`` then contains only the mirror's state.
     :raises ConfigurationError: an argument cannot work.
     """
@@ -228,7 +228,10 @@ class Mirror:
 
         :param name: the query's name.
         """
-        files = self._beside(f"{self._checkpoint}/{STAGING}") if self.staging is None else self.staging
+        if self.staging is None:
+            files = self._beside(f"{self._checkpoint}/{STAGING}")
+        else:
+            files = staged_store.folder_of(self._checkpoint, self.staging)
         return Staging(self._options, files, self.target, self.settings, self.whole_transactions, name)
 
     def up_to_date(self, name: str | None = None) -> LSN | None:

@@ -1,4 +1,4 @@
-"""The staging folder: temporary Parquet files with the rows of a batch, for the driver and the executors.
+"""The staging folder of a query: temporary Parquet files with the rows of a batch, for the driver and the executors.
 
 Each attempt at a task uses new file names, so files of failed attempts are never read.
 """
@@ -6,8 +6,11 @@ Each attempt at a task uses new file names, so files of failed attempts are neve
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from typing import Final
 from uuid import uuid4
 
@@ -18,11 +21,23 @@ from aiorepl.errors import DamagedJournal, JournalError
 from aiorepl.history import parquet
 from aiorepl.history.manifest import File
 from aiorepl.spark.lake.table import Part
+from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store, reading
 
 _SUFFIX: Final = ".parquet"
 _AGAIN: Final = "Start the query again: it stages the batch again"
+
+
+def folder_of(query: str, staging: str | os.PathLike[str] | ObjectStore) -> Location:
+    """Return the query's own folder in a staging folder, because ``clean`` deletes all files.
+
+    :param query: what identifies the query, such as its checkpoint.
+    """
+    own = f"aiorepl-{blake2b(query.encode(), digest_size=8).hexdigest()}"
+    if isinstance(staging, ObjectStore):
+        return replace(staging, url=f"{staging.url.rstrip('/')}/{own}")
+    return f"{os.fspath(staging).rstrip('/')}/{own}"
 
 
 def new_name() -> str:
