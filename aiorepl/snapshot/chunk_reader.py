@@ -13,6 +13,7 @@ from aiorepl.snapshot.former_backend import Backend, backend_of, end_backend
 from aiorepl.snapshot.reading_transaction import TableLocked, begin_reading, translating
 from aiorepl.wire.copy_out import copy_out
 from aiorepl.wire.opening import NO_CONVERSION, is_sql_ascii
+from aiorepl.wire.server_process import process_of
 
 T_co = TypeVar("T_co", covariant=True)
 Connect = Callable[[], Awaitable[Any]]
@@ -108,7 +109,7 @@ class ChunkReader:
         self._connection = None
         connection = await connect_for_rows(self._connect)
         try:
-            with translating():
+            with translating(connection):
                 await end_backend(connection, self._backend)
                 self._backend = await backend_of(connection)
                 await begin_reading(connection, self._snapshot, _LOCK_SECONDS)
@@ -185,13 +186,14 @@ async def copied_rows(
     :raises ServerError: the command failed, or took too long.
     :raises ConnectionLost, ProtocolError: the connection is lost.
     """
-    left = timeout
+    left, process = timeout, process_of(connection)
     try:
         async with copy_out(connection, statement) as copy:
             while True:
                 began = asyncio.get_running_loop().time()
-                async with asyncio.timeout(left):
-                    data = await copy.read(max(part_bytes or PART_BYTES, taker.missing))
+                with process.watch(lambda: copy.arrived, copy.fail):
+                    async with asyncio.timeout(left):
+                        data = await copy.read(max(part_bytes or PART_BYTES, taker.missing))
                 if left is not None:
                     left -= asyncio.get_running_loop().time() - began
                 rows, count = taker.take(data)

@@ -13,6 +13,7 @@ from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.privileges import require_readable
 from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
+from aiorepl.wire.server_process import watch_calls
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 # Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
@@ -85,10 +86,14 @@ def not_locked(what: str, lock_timeout: float | None) -> SlotError:
 
 
 @contextlib.contextmanager
-def translating() -> Iterator[None]:
-    """Translate asyncpg's errors."""
+def translating(connection: Any = None) -> Iterator[None]:
+    """Translate asyncpg's errors.
+
+    :param connection: the connection of the calls. It is dropped once no answer can arrive any more.
+    """
     try:
-        yield
+        with contextlib.nullcontext() if connection is None else watch_calls(connection):
+            yield
     except ASYNCPG_ERRORS as error:
         raise translated(error) from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -31,6 +31,7 @@ from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
     ANSWER_SECONDS,
     NO_CONVERSION,
+    connect_sql,
     connect_walsender,
     exposure,
     is_sql_ascii,
@@ -39,8 +40,9 @@ from aiorepl.wire.opening import (
 from aiorepl.wire.protocol import ReplicationProtocol
 from aiorepl.wire.query_results import parsing
 from aiorepl.wire.server_errors import slot_problem
+from aiorepl.wire.server_process import ServerProcess
 from aiorepl.wire.session_settings import NO_POOLER, TEXT_SETTINGS
-from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
+from aiorepl.wire.slot_creation import cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
 _log = logger("aiorepl.wire")
@@ -59,7 +61,8 @@ class ReplicationConnection:
         self.pooled = False
         self._protocol = protocol
         self._slot = ""
-        self._cancel: Callable[..., Awaitable[None]] = self._abort
+        # ``open`` sets it.
+        self._process: ServerProcess
         protocol.on_notice = _log_notice
 
     @classmethod
@@ -90,7 +93,7 @@ class ReplicationConnection:
         except BaseException:
             connection.abort()
             raise
-        connection._cancel = partial(cancel_backend, pid, dsn, **kwargs)
+        connection._process = ServerProcess(pid, transport, partial(connect_sql, dsn, **kwargs))
         return connection
 
     async def _prepare(self, told: int, server: str) -> int:
@@ -195,8 +198,10 @@ class ReplicationConnection:
         )
         return await cancellable_create(
             self._create(command, name),
-            cancel=self._cancel,
-            cancel_lost=partial(self._cancel, slot=name),
+            name,
+            process=self._process,
+            heard=lambda: self.bytes_received,
+            fail=self.fail,
             drop=partial(self.drop_slot, name),
         )
 
@@ -309,9 +314,6 @@ class ReplicationConnection:
     async def close(self) -> None:
         """Terminate the session, and wait until the socket is closed."""
         await self._protocol.close()
-
-    async def _abort(self, **_: object) -> None:
-        self.abort()
 
     def abort(self) -> None:
         """Drop the connection without terminating the session."""

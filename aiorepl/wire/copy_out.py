@@ -51,8 +51,7 @@ class CopyOut(asyncio.BufferedProtocol):
             for frame in self._frames.advance(nbytes):
                 self._handle(frame)
         except Exception as error:  # noqa: BLE001 - from a callback; ``read`` raises it
-            self._fail(error)
-            self._transport.abort()
+            self.fail(error)
             return
         if self._ended:
             self._wake()
@@ -78,6 +77,16 @@ class CopyOut(asyncio.BufferedProtocol):
     def ended(self) -> bool:
         """Whether the command has ended: no more data arrives."""
         return self._ended
+
+    @property
+    def arrived(self) -> int:
+        """The number of bytes that have arrived and were not removed."""
+        return len(self._frames.data)
+
+    def fail(self, error: Exception) -> None:
+        """Drop the connection; ``read`` raises ``error``."""
+        self._fail(error)
+        self._transport.abort()
 
     async def read(self, wanted: int) -> bytearray:
         """Return the data that has arrived and was not removed.

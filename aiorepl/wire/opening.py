@@ -12,7 +12,8 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from itertools import starmap
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
@@ -74,6 +75,8 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
         self.socket_transport = transport
         self.server_pid = 0
         """The number of the server process. A pooler reports an invented number to its clients."""
+        self.open_another: Callable[[], Awaitable[Any]]
+        """Opens another connection in the same way; only of ``connect_sql``."""
         _keep_alive(transport)
 
     async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +106,9 @@ async def connect_sql(dsn: str | None, settings: Mapping[str, str] = TEXT_SETTIN
     :raises ConnectionFailed: the server cannot be reached, refuses the connection, or does not keep a setting; says what to do.
     :raises ConfigurationError: the DSN is invalid.
     """
-    return await _connect_each(dsn, STARTUP, settings, kwargs)
+    connection = await _connect_each(dsn, STARTUP, settings, kwargs)
+    connection.open_another = partial(connect_sql, dsn, settings, **kwargs)
+    return connection
 
 
 async def connect_walsender(dsn: str | None, **kwargs: Any) -> DetachableConnection:

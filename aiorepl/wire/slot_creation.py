@@ -15,40 +15,43 @@ from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import AioreplError, ConnectionLost, ServerError, SlotError
 from aiorepl.loggers import logger
 from aiorepl.wire.interface import CreatedSlot
-from aiorepl.wire.opening import connect_sql, translated
+from aiorepl.wire.server_process import ServerProcess
 
 _log = logger("aiorepl.wire")
 
 _PATIENCE: Final = 30.0
 _CANCELLED: Final = "57014"
-_CANCEL_USER: Final = "SELECT pg_catalog.pg_cancel_backend(active_pid) FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND active_pid = $2"
 
 
 async def cancellable_create(
     creating: Coroutine[Any, Any, CreatedSlot],
+    slot: str,
     *,
-    cancel: Callable[[], Awaitable[None]],
-    cancel_lost: Callable[[], Awaitable[None]],
+    process: ServerProcess,
+    heard: Callable[[], int],
+    fail: Callable[[Exception], None],
     drop: Callable[[], Awaitable[None]],
 ) -> CreatedSlot:
-    """Await ``creating`` and return its result. If the call is cancelled, or the connection is lost, no slot is left.
+    """Await ``creating`` and return its result. If the call is cancelled, or the connection is lost, no slot is left, unless the
+    connection was lost after a permanent slot was created.
 
-    :param cancel: cancels the command on the server.
-    :param cancel_lost: cancels the command on the server once the connection is lost.
+    :param process: the server's process that creates the slot.
+    :param heard, fail: see ``ServerProcess.watch``.
     :param drop: drops the slot if the command completed first; raises SlotError if there is no slot.
     """
     task = asyncio.ensure_future(creating)
     try:
-        return await asyncio.shield(task)
+        with process.watch(heard, fail):
+            return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await uninterrupted(_cancel_or_drop(task, cancel, drop))
+        await uninterrupted(_cancel_or_drop(task, process.cancel, drop))
         raise
     except ConnectionLost:
-        # Without a cancel, the server's process would keep the slot until the transactions have ended, and no attempt could
-        # create the slot.
+        # Otherwise the server's process would keep the slot until the transactions have ended, and a temporary slot until the
+        # server learns of the loss. No attempt could create the slot.
         with contextlib.suppress(AioreplError, OSError):
             async with asyncio.timeout(_PATIENCE):
-                await cancel_lost()
+                await process.end(slot)
         raise
 
 
@@ -80,21 +83,3 @@ async def _cancel_or_drop(
 def _slot_may_exist(error: BaseException | None) -> bool:
     """Return whether the slot may exist: also after a cancellation, because the command may have completed first."""
     return error is None or (isinstance(error, ServerError) and error.sqlstate == _CANCELLED)
-
-
-async def cancel_backend(pid: int, dsn: str | None, slot: str | None = None, **kwargs: Any) -> None:
-    """Cancel the command of the server process ``pid``, on a new connection. ``kwargs`` go to ``asyncpg.connect``.
-
-    :param slot: cancel only if the process uses this slot, because another process may have got the pid of a lost connection.
-    :raises ConnectionFailed, ConnectionLost, ServerError: the cancel request failed.
-    """
-    connection = await connect_sql(dsn, **kwargs)
-    try:
-        if slot is None:
-            await connection.execute("SELECT pg_catalog.pg_cancel_backend($1)", pid)
-        else:
-            await connection.execute(_CANCEL_USER, slot, pid)
-    except Exception as error:  # noqa: BLE001 - translated or raised as it is
-        raise translated(error) from None
-    finally:
-        connection.terminate()

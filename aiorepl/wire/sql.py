@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -36,8 +36,9 @@ from aiorepl.wire.opening import (
     translated,
 )
 from aiorepl.wire.server_errors import slot_problem
+from aiorepl.wire.server_process import ServerProcess, process_of
 from aiorepl.wire.session_settings import GIVE_UP_CLIENT
-from aiorepl.wire.slot_creation import cancel_backend, cancellable_create
+from aiorepl.wire.slot_creation import cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, poll_lock, require_unmoved
 
 # A peek stops at the end of the transaction in which it reaches this many messages. Messages are fetched in portions of about a
@@ -67,13 +68,13 @@ _LOCK: Final = "SELECT pg_try_advisory_lock($1) AS taken"
 class SqlConnection:
     """An ordinary connection that reads a slot by polling. One task may use it at a time."""
 
-    def __init__(self, connection: Any, cancel: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, connection: Any, process: ServerProcess) -> None:
         self.server_version: int = connection.get_server_version().major
         self.exposure = exposure(connection.socket_transport)
         self.pooled: bool = connection.server_pid != connection.get_server_pid()
         self.bytes_received = 0
         self._connection = connection
-        self._cancel = cancel
+        self._process = process
         self._slot = ""
         self._options: list[str] = []
         self._flushed = ZERO
@@ -118,7 +119,7 @@ class SqlConnection:
             if isinstance(error, Exception):
                 raise translated(error) from None
             raise
-        return cls(connection, partial(cancel_backend, connection.server_pid, dsn, **kwargs))
+        return cls(connection, process_of(connection))
 
     async def query(self, sql: str) -> list[dict[str, str | None]]:
         """Run SQL whose columns are all text; return rows by column name.
@@ -184,8 +185,10 @@ class SqlConnection:
             arguments.append(failover)
         return await cancellable_create(
             self._create(arguments),
-            cancel=self._cancel,
-            cancel_lost=partial(self._cancel, slot=name),
+            name,
+            process=self._process,
+            heard=lambda: self.bytes_received,
+            fail=self.fail,
             drop=partial(self.drop_slot, name),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -31,6 +32,12 @@ class Server:
     async def cancel(self):
         self._answered.set_result(None)
 
+    def watch(self, heard, fail):
+        return contextlib.nullcontext()
+
+    def fail(self, error):
+        raise error
+
     async def drop(self):
         if not self.slots:
             raise SlotError("does not exist")
@@ -51,7 +58,9 @@ async def test_cancelled(answer, there, left, again):
     """A cancelled creation leaves no slot, however often it is cancelled, and drops no other slot."""
     server = Server(answer, there=there)
     creating = asyncio.create_task(
-        cancellable_create(server.create(), cancel=server.cancel, cancel_lost=server.cancel, drop=server.drop)
+        cancellable_create(
+            server.create(), "s", process=server, heard=lambda: 0, fail=server.fail, drop=server.drop
+        )
     )
     await asyncio.sleep(0)
     while not creating.done():

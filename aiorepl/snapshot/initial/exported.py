@@ -34,6 +34,7 @@ from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.transactions.transaction import from_datetime
 from aiorepl.values.registry import Types
 from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
+from aiorepl.wire.server_process import watch_calls
 from aiorepl.wire.session_settings import GIVE_UP_CLIENT
 
 # The number of tables that one command locks.
@@ -78,7 +79,7 @@ class ExportedSnapshot:
         :raises ConnectionLost, ServerError: the server failed.
         """
         connection, publications = self._connection, self._publications
-        with translating(), _translating_missing_tables():
+        with translating(connection), _translating_missing_tables():
             # Otherwise the locks stay for about 15 minutes if the network drops packets.
             await connection.execute(GIVE_UP_CLIENT)
             await begin_reading(connection, snapshot, self._options.lock_timeout)
@@ -148,10 +149,11 @@ class ExportedSnapshot:
             raise self._ended
         roots = {table.oid: str(table) for table in tables if table.partitioned}
         try:
-            if roots:
-                await require_same_partitions(self._connection, roots)
-            else:
-                await self._connection.execute("SELECT 1")
+            with watch_calls(self._connection):
+                if roots:
+                    await require_same_partitions(self._connection, roots)
+                else:
+                    await self._connection.execute("SELECT 1")
         except ASYNCPG_ERRORS as error:
             raise SnapshotGone(f"the exported snapshot is gone: {translated(error)}") from None
 
@@ -168,7 +170,7 @@ class ExportedSnapshot:
     def _until_ended(self) -> Iterator[None]:
         """Translate the errors of a query. If ``end`` has closed the connection meanwhile, raise its reason."""
         try:
-            with translating():
+            with translating(self._connection):
                 yield
         except AioreplError:
             if self._ended is not None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aiorepl import waits as waiting
 from aiorepl.loggers import logger
+from aiorepl.wire.opening import ANSWER_SECONDS
 
 _log = logger("aiorepl.capture")
 
@@ -49,7 +50,7 @@ def telling(connect: Connect, slot: str, waits: Waits | None = None) -> Abstract
 async def _look(connect: Connect, slot: str) -> str | None:
     connection = await connect()
     try:
-        rows = await connection.fetch(_WAITED_FOR, slot)
+        rows = await connection.fetch(_WAITED_FOR, slot, timeout=ANSWER_SECONDS)
     finally:
         connection.terminate()
     return "; ".join(map(_name, rows)) or None

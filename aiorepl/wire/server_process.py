@@ -1,0 +1,119 @@
+"""The server's process of a connection, as other connections see it: they can cancel its command, end it, and look what it waits for.
+
+TCP keepalives detect a lost host. A proxy or a network that forwards nothing may keep a connection open, and a command without a
+time limit, such as COPY or CREATE_REPLICATION_SLOT, would wait for its answer for ever. So while such a command waits for data, another
+connection looks what the server's process waits for. A process that waits for its client has answered, or cannot send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from aiorepl import waits
+from aiorepl.errors import ConnectionFailed, ConnectionLost
+from aiorepl.wire.opening import ANSWER_SECONDS, ASYNCPG_ERRORS, translated
+
+Connect = Callable[[], Awaitable[Any]]
+"""Opens another connection to the same server, with ``connect_sql``."""
+
+SECONDS: Final = 30.0
+"""How long an answer may be silent until the process is looked at, and the seconds between two looks."""
+_CLIENT: Final = ("ClientRead", "ClientWrite")
+_CANCEL: Final = "SELECT pg_catalog.pg_cancel_backend($1)"
+# Only while the process uses the slot, because another process may have got the pid of a lost connection.
+_END_USER: Final = "SELECT pg_catalog.pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots WHERE slot_name = $1 AND active_pid = $2"
+_WAITS_FOR: Final = "SELECT wait_event, state_change::text FROM pg_catalog.pg_stat_activity WHERE pid = $1"
+
+
+class ServerProcess:
+    """The server's process of a connection.
+
+    :param pid: its number.
+    :param transport: the connection's. Another connection counts only if it reaches the same address, because the DSN may name
+        several servers.
+    :param connect: opens another connection.
+    """
+
+    def __init__(self, pid: int, transport: Any, connect: Connect) -> None:
+        self._pid = pid
+        self._peer = transport.get_extra_info("peername")
+        self._connect = connect
+
+    async def cancel(self) -> None:
+        """Cancel its command.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: the request failed.
+        """
+        await self._fetch(_CANCEL, self._pid)
+
+    async def end(self, slot: str) -> None:
+        """End it if it uses this slot.
+
+        :raises ConnectionFailed, ConnectionLost, ServerError: the request failed.
+        """
+        await self._fetch(_END_USER, slot, self._pid)
+
+    def watch(
+        self, heard: Callable[[], int], fail: Callable[[Exception], None]
+    ) -> AbstractContextManager[None]:
+        """While the block waits for data, look what the process waits for, and call ``fail`` once nothing can arrive any more.
+
+        :param heard: returns a number that grows with all data received.
+        :param fail: drops the connection; takes a ConnectionLost.
+        """
+        previous: tuple[object, ...] | None = None
+
+        async def look() -> str | None:
+            nonlocal previous
+            current = await self._look()
+            if current is None:
+                return "the server's process no longer exists"
+            state, problem = current
+            lost = problem is not None and (state, heard()) == previous
+            previous = state, heard()
+            return problem if lost else None
+
+        def tell(problem: str | None) -> None:
+            if problem is not None:
+                fail(ConnectionLost(f"nothing arrives on the connection: {problem}"))
+
+        return waits.telling(look, tell, "aiorepl silent connection", first=SECONDS, seconds=SECONDS)
+
+    async def _look(self) -> tuple[object, str | None] | None:
+        """Return what the process waits for, and the reason why nothing will arrive if this is so again; ``None`` if there is no process."""
+        try:
+            rows = await self._fetch(_WAITS_FOR, self._pid)
+        except ConnectionFailed as error:
+            if not isinstance(error.__context__, TimeoutError):
+                raise  # the server has answered
+            return "silent", "the server does not answer on another connection either"
+        except ConnectionLost:
+            return "silent", "the server does not answer on another connection either"
+        if not rows:
+            return None
+        waited_for, since = rows[0]
+        does = "has answered" if waited_for == "ClientRead" else "cannot send"
+        return (waited_for, since), f"the server's process {does}" if waited_for in _CLIENT else None
+
+    async def _fetch(self, query: str, *arguments: Any) -> list[Any]:
+        connection = await self._connect()
+        try:
+            if connection.socket_transport.get_extra_info("peername") != self._peer:
+                raise ConnectionFailed("another server of the DSN has answered")
+            return list(await connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
+        except ASYNCPG_ERRORS as error:
+            raise translated(error) from None
+        finally:
+            connection.terminate()
+
+
+def process_of(connection: Any) -> ServerProcess:
+    """Return the server's process of a connection of ``connect_sql``."""
+    return ServerProcess(connection.server_pid, connection.socket_transport, connection.open_another)
+
+
+def watch_calls(connection: Any) -> AbstractContextManager[None]:
+    """While the block makes calls on a connection of ``connect_sql``, drop the connection once no answer can arrive any more."""
+    return process_of(connection).watch(lambda: 0, lambda _: connection.terminate())
