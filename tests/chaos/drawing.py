@@ -8,6 +8,7 @@ from typing import Any
 
 import mirrored
 from aftermath import DAMAGES, REMEDIES
+from broker import RESTARTED
 from hooks import ERRORS
 from program import QUIET, RENAMED, Program, Run
 from strikes import BROKERS, KAFKA, KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
@@ -88,7 +89,8 @@ def draw(
     named = _reached(source, pipeline, sinks, signals=signals)
     writes = {sink["type"] for sink in sinks.values()} & {*brokers}
     kinds = _kinds(pipeline, signals=signals) | (BROKERS if writes else {})
-    kinds |= KAFKA if "kafka" in writes else {}
+    # Kafka needs seconds to start again, in which other faults would have struck.
+    kinds |= KAFKA | {RESTARTED: 1} if "kafka" in writes else {}
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)
         # Many lives, because the servers, the last life and the judgement take as long as several lives.
