@@ -93,7 +93,7 @@ class RetryPolicy:
 
 
 class _Attempts(AsyncIterator[Any]):
-    """Stamina's attempts at one call, whose failures are logged."""
+    """Stamina's attempts at one call, whose failures are logged. Stamina is asked after the first failure only."""
 
     def __init__(
         self,
@@ -112,7 +112,32 @@ class _Attempts(AsyncIterator[Any]):
         self._policy = policy
         self._began = 0.0
         self._spent = 0.0
-        self._attempts = aiter(
+        self._first: _FirstAttempt | None = None
+        self._attempts: AsyncIterator[Any] | None = None
+
+    async def __anext__(self) -> Any:
+        if self._first is None:
+            self._first = _FirstAttempt()
+            self._began = time.monotonic()
+            return self._first
+        token = _in_attempt.set(True)
+        try:
+            if self._attempts is None:
+                if self._first.error is None:
+                    raise StopAsyncIteration
+                self._attempts = self._of_stamina()
+                self._current = await anext(self._attempts)
+                with self._current:
+                    raise self._first.error
+            self._current = await anext(self._attempts)
+        finally:
+            _in_attempt.reset(token)
+        self._began = time.monotonic()
+        return self._current
+
+    def _of_stamina(self) -> AsyncIterator[Any]:
+        policy = self._policy
+        return aiter(
             stamina.retry_context(
                 on=self._on,
                 attempts=policy.attempts,
@@ -122,15 +147,6 @@ class _Attempts(AsyncIterator[Any]):
                 wait_jitter=policy.wait_initial,
             )
         )
-
-    async def __anext__(self) -> Any:
-        token = _in_attempt.set(True)
-        try:
-            self._current = await anext(self._attempts)
-        finally:
-            _in_attempt.reset(token)
-        self._began = time.monotonic()
-        return self._current
 
     def _on(self, error: Exception) -> bool | float:
         pause = self._pause(error)
@@ -156,6 +172,22 @@ class _Attempts(AsyncIterator[Any]):
                 error,
             )
         return pause
+
+
+class _FirstAttempt:
+    """The first attempt at a call. Most calls need no other, and stamina's costs as much as a small transaction."""
+
+    num: Final = 1
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.error = error if isinstance(error, Exception) else None
+        return self.error is not None
 
 
 class Backoff:

@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+import stamina
 
 from aiorepl import (
     ConfigurationError,
@@ -75,6 +76,21 @@ async def test_a_sink_is_tried_again_after_transient_errors_only():
     policy = RetryPolicy(attempts=3, wait_initial=0.001)
     errors = [TransientError("later"), PermanentError("never"), ZeroDivisionError(), OSError()]
     assert [3, 1, 1, 1] == [await attempts(policy, error) for error in errors]
+
+
+async def test_a_first_attempt_costs_nothing(monkeypatch):
+    """A call that succeeds, or is cancelled, at its first attempt does not ask stamina."""
+    monkeypatch.setattr(stamina, "retry_context", None)
+    done = 0
+    async for attempt in QUICK.sink("sink s: write"):
+        with attempt:
+            assert 1 == attempt.num
+            done += 1
+    assert 1 == done
+    with pytest.raises(asyncio.CancelledError):
+        async for attempt in QUICK.sink("sink s: write"):
+            with attempt:
+                raise asyncio.CancelledError
 
 
 async def test_a_connection_is_tried_again_after_what_may_pass():

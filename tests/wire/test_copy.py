@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerError
+from aiorepl.wire import protocol
 from aiorepl.wire.frames import COPY_DONE, TERMINATE, Keepalive, XLogData
 from aiorepl.wire.protocol import ConnectionState
 
@@ -32,48 +34,98 @@ async def woken(waiting):
     return waiting.done()
 
 
-async def test_after_a_pause_data_is_given_out_at_once(copying, backend):
-    """A row after a pause wakes the consumer at once."""
+@pytest.mark.parametrize("end", [b"C", b"c", b"P", b"p", b"K", b"r"])
+@pytest.mark.parametrize("caught_up", [False, True])
+async def test_the_end_of_a_transaction(copying, backend, end, caught_up):
+    """The end of a transaction wakes the consumer at once, also with the keepalive of a walsender that waits for WAL behind it."""
     waiting = await copying.start(copying.received())
-    copying.send(backend.xlog(b"a"))
-
+    copying.send(backend.xlog(b"B") + backend.xlog(b"I"))
+    assert not await woken(waiting)
+    copying.send(backend.xlog(end) + (backend.keepalive(9) if caught_up else b""))
     assert await woken(waiting)
+    assert 3 + caught_up == len(waiting.result())
+
+
+@pytest.mark.parametrize("data", ["xlog", "keepalive"])
+async def test_other_data(copying, backend, data):
+    """A row or a keepalive wakes the consumer, too, without a transaction's end behind it."""
+    waiting = await copying.start(copying.received())
+    copying.send(backend.xlog(b"I") if data == "xlog" else backend.keepalive(9))
+    assert not await woken(waiting)
+    assert 1 == len(await waiting)
 
 
 class Clock:
-    """A clock that stands still, and records its timers."""
+    """A clock that the test sets. It records the loop's timers."""
 
     def __init__(self) -> None:
+        self.now = 1000.0
         self.later = []
         self.create_future = asyncio.get_running_loop().create_future
 
-    def time(self):
-        return 0.0
+    def monotonic(self) -> float:
+        return self.now
 
     def call_later(self, seconds, call):
         self.later.append((seconds, call))
+        return self
+
+    def cancel(self) -> None:
+        self.later.pop()
 
 
-async def test_a_busy_stream_is_given_out_in_portions(copying, backend):
-    """Rows in quick succession wake the consumer once, a moment later, or once they are many."""
-    clock = copying.protocol._loop = Clock()
+@pytest.fixture
+async def clock(copying, monkeypatch) -> Clock:
+    """The clock of the protocol, and its timers."""
+    copying.protocol._loop = clock = Clock()
+    monkeypatch.setattr(protocol, "time", clock)
+    return clock
+
+
+async def test_a_busy_stream_is_given_out_in_portions(copying, backend, clock):
+    """Transactions in quick succession wake the consumer once, a moment later, or once they are many."""
     waiting = await copying.start(copying.received())
-    copying.send(backend.xlog(b"a"))
+    copying.send(backend.xlog(b"C"))
+    assert await woken(waiting)
+
+    waiting = await copying.start(copying.received())
+    copying.send(backend.xlog(b"C"))
     assert not await woken(waiting)
     ((seconds, wake),) = clock.later
     assert 0 < seconds < 0.01
-    copying.send(backend.xlog(b"b"))
+    copying.send(backend.xlog(b"C"))
     wake()
-    assert [b"a", b"b"] == [frame.payload for frame in await waiting]
+    assert 2 == len(await waiting)
 
     waiting = await copying.start(copying.received())
-    copying.send(backend.xlog(b"c") * 400)
+    copying.send(backend.xlog(b"C") * 400)
     assert await woken(waiting)
+
+
+async def test_the_timer_of_an_earlier_row(copying, backend, clock):
+    """A consumer that the end of a transaction has woken is not woken again for its rows, and a late wake-up delays no transaction."""
+    waiting = await copying.start(copying.received())
+    copying.send(backend.xlog(b"I"))
+    copying.send(backend.xlog(b"C"))
+    assert await woken(waiting)
+    assert not clock.later
+
+    for kind in (backend.keepalive(9), backend.xlog(b"I")):
+        clock.now += 0.002
+        waiting = await copying.start(copying.received())
+        copying.send(kind)
+        ((_, wake),) = clock.later
+        clock.cancel()
+        wake()
+        assert await woken(waiting)
+        waiting = await copying.start(copying.received())
+        copying.send(backend.xlog(b"C"))
+        assert await woken(waiting)
 
 
 async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
     """The end of a busy stream wakes the consumer at once."""
-    copying.protocol._woken_at = asyncio.get_running_loop().time() + 60
+    copying.protocol._woken_at = time.monotonic() + 60
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a") + backend.COPY_DONE)
 
