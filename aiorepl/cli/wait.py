@@ -70,5 +70,6 @@ def arrival_of(file: Path, loaded: PipelineFile, sinks: tuple[str, ...]) -> Arri
             "out --sink to wait for all sinks, or set journal"
         )
     state = None if isinstance(loaded.snapshot, bool) else loaded.snapshot.state
-    ledger = loaded.journal or (None if state is None else open_store(state))
+    folder = state or loaded.state_dir
+    ledger = loaded.journal or (None if folder is None else open_store(folder))
     return Arrival(loaded.source, loaded.journal, ledger, sinks or tuple(loaded.sinks))

@@ -20,6 +20,7 @@ from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.source.source import Source
 from aiorepl.storage.store import Store
 from aiorepl.wire.opening import ANSWER_SECONDS, ASYNCPG_ERRORS, translated
+from aiorepl.wire.slot_position import poller
 
 _log = logger("aiorepl.wait")
 
@@ -32,10 +33,10 @@ _UNUSED_SECONDS: Final = 10.0
 _MARK: Final = """
 SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
             ELSE pg_catalog.pg_logical_emit_message(false, 'aiorepl', '') END::text AS lsn,
-       CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_current_xact_id() END::text AS xid
+       CASE WHEN NOT pg_catalog.pg_is_in_recovery() THEN pg_catalog.txid_current() END::text AS xid
 """
 _SLOT: Final = """
-SELECT confirmed_flush_lsn::text AS confirmed, active FROM pg_catalog.pg_replication_slots
+SELECT confirmed_flush_lsn::text AS confirmed, active OR {poller} IS NOT NULL AS active FROM pg_catalog.pg_replication_slots
  WHERE slot_name = $1 AND database = pg_catalog.current_database()
 """
 
@@ -84,27 +85,48 @@ class Arrival:
             connection.terminate()
 
     async def _wait(self, connection: Any, lsn: LSN | None) -> LSN:
-        target = await _mark(connection) if lsn is None else lsn
-        confirmed = await self._confirmed(connection)
-        if lsn is not None and self.ledger is not None and confirmed >= target:
-            # A new slot may begin at or after ``lsn``, before the snapshot's rows are delivered: wait for a later LSN.
-            target = max(target, await _mark(connection))
-        while confirmed < target:
+        wanted = target = await _mark(connection) if lsn is None else lsn
+        begun = LSN(0) < await self._confirmed(connection) < target
+        settled = self.ledger is None or (begun and await self._unfinished() is None)
+        while True:
+            await self._stream(connection, target)
+            if await self._tables(connection):
+                settled = False
+            if settled:
+                break
+            # The rows of tables have later LSNs than ``target``, and a new slot may begin after it, before there is a ledger. All
+            # of them are before this mark.
+            settled, target = True, max(target, await _mark(connection))
+        while (missing := await self._missing(target)) is not None:
+            await self._pause(connection, missing)
+        return wanted
+
+    async def _stream(self, connection: Any, target: LSN) -> None:
+        """Wait until the slot is confirmed up to ``target``."""
+        while (confirmed := await self._confirmed(connection)) < target:
             what = "the sinks have" if self.journal is None else "the journal has"
             self._waits(f"{what} everything up to {confirmed}, {target - confirmed} bytes before {target}")
             await asyncio.sleep(_POLL_SECONDS)
-            confirmed = await self._confirmed(connection)
-        while (missing := await self._missing(target)) is not None:
-            self._waits(missing)
-            await asyncio.sleep(_POLL_SECONDS)
-            await self._confirmed(connection)
-        return lsn or target
+
+    async def _tables(self, connection: Any) -> bool:
+        """Wait until all tables of snapshots are read. Return whether there were any left."""
+        waited = False
+        while (missing := await self._unfinished()) is not None:
+            waited = True
+            await self._pause(connection, missing)
+        return waited
+
+    async def _pause(self, connection: Any, reason: str) -> None:
+        self._waits(reason)
+        await asyncio.sleep(_POLL_SECONDS)
+        await self._confirmed(connection)
 
     async def _confirmed(self, connection: Any) -> LSN:
         """Return the slot's LSN; wait for a slot that does not exist yet, and say so if no pipeline reads it."""
         clock = asyncio.get_running_loop().time
+        query = _SLOT.format(poller=poller(self.source.slot))
         while True:
-            row = await connection.fetchrow(_SLOT, self.source.slot, timeout=ANSWER_SECONDS)
+            row = await connection.fetchrow(query, self.source.slot, timeout=ANSWER_SECONDS)
             if row is not None and row["active"]:
                 self._unused_since = None
             elif self._unused_since is None:
@@ -119,21 +141,27 @@ class Arrival:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _missing(self, target: LSN) -> str | None:
-        """Say which sink, or which table of a snapshot, is missing; ``None`` if everything has arrived."""
-        if self.journal is not None:
-            end, cursors = await asyncio.to_thread(_positions, self.journal, self.sinks)
-            if end is None:
-                return "there is no journal yet"
-            for name, cursor in cursors.items():
-                if cursor is None:
-                    return f"sink {name} has not begun"
-                if cursor < (reached := min(target, end)):
-                    return f"sink {name} has everything up to {cursor}, {reached - cursor} bytes before {reached}"
-        if self.ledger is not None:
-            ledger = await LedgerFile(self.ledger, self.source.slot).read()
-            if ledger is not None and (unfinished := ledger.unfinished):
-                return f"the snapshot still reads {unfinished[0].schema}.{unfinished[0].name}"
+        """Say which sink of a journal is missing; ``None`` if all of them have everything."""
+        if self.journal is None:
+            return None
+        end, cursors = await asyncio.to_thread(_positions, self.journal, self.sinks)
+        if end is None:
+            return "there is no journal yet"
+        for name, cursor in cursors.items():
+            if cursor is None:
+                return f"sink {name} has not begun"
+            if cursor < (reached := min(target, end)):
+                return f"sink {name} has everything up to {cursor}, {reached - cursor} bytes before {reached}"
         return None
+
+    async def _unfinished(self) -> str | None:
+        """Say which table is still read for a snapshot; ``None`` if there is none."""
+        if self.ledger is None:
+            return None
+        ledger = await LedgerFile(self.ledger, self.source.slot).read()
+        if ledger is None or not (unfinished := ledger.unfinished):
+            return None
+        return f"the snapshot still reads {unfinished[0].schema}.{unfinished[0].name}"
 
     def _waits(self, reason: str) -> None:
         self.waiting_for = reason

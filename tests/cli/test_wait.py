@@ -6,11 +6,13 @@ import asyncio
 
 import pytest
 
-from aiorepl import LSN, BatchPolicy, Delivery, Pipeline, Source
+from aiorepl import LSN, Pipeline, Source
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.pipeline import arrival
 from aiorepl.pipeline.arrival import Arrival, NotReached
 from aiorepl.storage.opening import open_store
 from aiorepl.testing import MemorySink
+from tests.cli.gate import Gate
 
 pytestmark = pytest.mark.by_day
 
@@ -26,21 +28,6 @@ type = "jsonl"
 name = "lines"
 path = "{folder}/lines"
 """
-
-
-class Gate(MemorySink):
-    """A sink that accepts some batches, and no other before the gate is open."""
-
-    def __init__(self, allowed: int) -> None:
-        super().__init__()
-        self.gate = asyncio.Event()
-        self.allowed = allowed
-
-    async def write(self, batch):
-        self.allowed -= 1
-        if self.allowed < 0:
-            await self.gate.wait()
-        await super().write(batch)
 
 
 @pytest.fixture
@@ -114,8 +101,7 @@ async def test_a_sink_behind_the_journal(published, tmp_path, snapshot):
     lsn = LSN.parse(await published.connection.fetchval("SELECT pg_current_wal_lsn()::text"))
     source = Source(published.dsn, slot=published.slot, publication="p", create_slot=True)
     sink, journal = Gate(1), open_store(tmp_path / "journal")
-    delivery = Delivery(sink, batches=BatchPolicy(max_rows=1, linger=0.0, flush_seconds=0.0))
-    async with Pipeline(source, {"gated": delivery}, journal=journal, snapshot=snapshot) as pipeline:
+    async with Pipeline(source, {"gated": sink.delivery}, journal=journal, snapshot=snapshot) as pipeline:
         await pipeline.started()
         if not snapshot:
             await published.execute("INSERT INTO items VALUES (2)", "INSERT INTO items VALUES (3)")
@@ -123,15 +109,31 @@ async def test_a_sink_behind_the_journal(published, tmp_path, snapshot):
             while sink.allowed >= 0:
                 await asyncio.sleep(0.01)
         for wanted in (None, lsn) if snapshot else (None,):
-            arrival = Arrival(source, journal, journal, ["gated"])
-            waiting = asyncio.create_task(arrival.wait(wanted))
+            waits = Arrival(source, journal, journal, ["gated"])
+            waiting = asyncio.create_task(waits.wait(wanted))
             async with asyncio.timeout(60):
-                while not arrival.waiting_for.startswith("sink gated has everything up to "):
+                while not waits.waiting_for.startswith("sink gated has everything up to "):
                     await asyncio.sleep(0.01)
             assert not waiting.done()
             await cancel_and_wait(waiting)
             with pytest.raises(NotReached, match="the time is up: "):
-                await arrival.wait(wanted, 0.01)
+                await waits.wait(wanted, 0.01)
         sink.gate.set()
         assert lsn == await Arrival(source, journal, journal, ["gated"]).wait(lsn, 60)
     assert ([1, 1] if snapshot else [2, 3]) == [int(change.new["id"]) for change in sink.changes]
+
+
+async def test_a_slot_that_is_read_through_sql(published, tmp_path, caplog, monkeypatch):
+    """Between two polls the slot is not active, but the pipeline runs: no warning says otherwise."""
+    monkeypatch.setattr(arrival, "_UNUSED_SECONDS", 0.3)
+    await published.create_slot()
+    source = Source(published.dsn, slot=published.slot, publication="p", interface="sql")
+    later = LSN(LSN.parse(await published.connection.fetchval("SELECT pg_current_wal_lsn()::text")) + 2**30)
+    async with Pipeline(source, [MemorySink()]) as pipeline:
+        await pipeline.started()
+        with pytest.raises(NotReached):
+            await Arrival(source, None, None, ["memory"]).wait(later, 2.0)
+    assert "is not in use" not in caplog.text
+    with pytest.raises(NotReached):
+        await Arrival(source, None, None, ["memory"]).wait(later, 2.0)
+    assert f"slot {published.slot} is not in use: check that the pipeline runs" in caplog.text
