@@ -237,6 +237,7 @@ class Pipeline:
             self._snapshots,
             self._capture.counts,
             lambda: self._fan_out.received,
+            self._capture.reopen,
         )
         self._fan_out.notices = watch.notices
         return watch
@@ -457,6 +458,7 @@ class Pipeline:
             if self._heartbeat is not None:
                 run_beside(self._run_heartbeat(), "heartbeat")
             if self._watch is not None:
+                await self._watch.recall()
                 run_beside(self._run_watch(), "publications")
             if self._recovery is None and self._losses is not None:
                 # Without a recovery, nothing records what the sinks receive.

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import JournalError
+from aiorepl.lsn import LSN
 from aiorepl.source.publication.picture import Picture, picture
 from aiorepl.storage.checked_json import (
     boolean,
@@ -33,11 +34,13 @@ class _Contents(NamedTuple):
     """The contents of the file.
 
     :param source: the cluster, the database and the names of the publications.
+    :param moved: ``PublicationState.moved``.
     """
 
     source: str
     picture: Picture
     pending: Pending
+    moved: LSN | None
 
 
 class PublicationState:
@@ -56,6 +59,17 @@ class PublicationState:
         self.picture: Picture | None = None
         """The last picture; ``None`` if there is none of this source."""
         self.pending: Pending = {}
+        self.moved: LSN | None = None
+        """An LSN after the last ATTACH or DETACH, if the server sends rows under former names; the next write stores it."""
+
+    async def recall(self) -> LSN | None:
+        """Return the stored ``moved``; ``None`` if there is none, or the file cannot be read."""
+        try:
+            found = None if self._document is None else await asyncio.to_thread(self._document.load)
+        except JournalError:
+            # The watch reads the file again, and reports the error.
+            return None
+        return None if found is None else found.moved
 
     async def load(self, source: str, publications: Sequence[str], *, fresh: bool) -> None:
         """Read the file.
@@ -75,7 +89,7 @@ class PublicationState:
                 self.loaded = document.exists
                 raise
             if found is not None and found.source == self._source and not fresh:
-                self.picture, self.pending = found.picture, found.pending
+                self.picture, self.pending, self.moved = found.picture, found.pending, found.moved
         self.loaded = True
 
     async def write(self, picture: Picture, pending: Pending) -> None:
@@ -88,7 +102,7 @@ class PublicationState:
 
     async def _write(self, picture: Picture, pending: Pending) -> None:
         if self._document is not None:
-            await replace_for_slot(self._document, _Contents(self._source, picture, pending))
+            await replace_for_slot(self._document, _Contents(self._source, picture, pending, self.moved))
         self.picture, self.pending = picture, pending
 
 
@@ -102,6 +116,7 @@ def _dump(contents: _Contents) -> bytes:
             "lsn": str(picture.lsn),
             "time": picture.time,
             "oldest": picture.oldest,
+            "moved": None if contents.moved is None else str(contents.moved),
             "pending": {
                 name: list(map(_dump_change, changes))
                 for name, changes in contents.pending.items()
@@ -122,7 +137,8 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
     if fields.get("oldest") is not None:
         known = replace(known, oldest=integer(fields, "oldest"))
     pending = {str(name): list(map(_change, changes)) for name, changes in fields["pending"].items()}
-    return _Contents(text(fields, "source"), known, pending)
+    moved = None if fields.get("moved") is None else lsn(fields, "moved")
+    return _Contents(text(fields, "source"), known, pending, moved)
 
 
 def _dump_change(change: PublicationChange) -> dict[str, Any]:

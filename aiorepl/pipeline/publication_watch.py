@@ -18,7 +18,7 @@ from aiorepl.delivery.notices import Notices
 from aiorepl.errors import PermanentError, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.pipeline.publication_policy import LEFT, PublicationPolicy, PublicationStatistics
+from aiorepl.pipeline.publication_policy import LEFT, MOVED, PublicationPolicy, PublicationStatistics
 from aiorepl.pipeline.publication_state import Pending, PublicationState
 from aiorepl.pipeline.publication_texts import text_of
 from aiorepl.position import Position
@@ -53,6 +53,7 @@ class PublicationWatch:
     :param snapshots: reads tables while the stream runs.
     :param counts: tells when a table is described, and has the stream's truncates and transactions with messages.
     :param received: returns how far the server has sent the stream.
+    :param reopen: makes the source reconnect at an LSN.
     :ivar notices: the changes for each sink that asks for them, by its name.
     """
 
@@ -65,6 +66,7 @@ class PublicationWatch:
         snapshots: Snapshots,
         counts: RowCounts,
         received: Callable[[], LSN],
+        reopen: Callable[[LSN], None],
     ) -> None:
         self.statistics = PublicationStatistics()
         self.notices = {name: Notices() for name, each in deliveries.items() if each.publication_changes}
@@ -75,6 +77,7 @@ class PublicationWatch:
         self._snapshots = snapshots
         self._counts = counts
         self._received = received
+        self._reopen = reopen
         self._reader = PublicationReader(source)
         self._wake = asyncio.Event()
         self._described = self._settled = False
@@ -86,6 +89,11 @@ class PublicationWatch:
         for notices in self.notices.values():
             notices.settled = self._on_settled
         counts.altered = self._on_described
+
+    async def recall(self) -> None:
+        """Make the source reconnect where an earlier process did, if the stream begins before that. Call this before it begins."""
+        if (lsn := await self._state.recall()) is not None:
+            self._reopen(lsn)
 
     async def run(self, position: Position, *, fresh: bool) -> None:
         """Watch until this is cancelled.
@@ -178,6 +186,10 @@ class PublicationWatch:
         self.statistics.looks += 1
         visible = [each for each in commits if compared.seen.sees(*each)]
         known, now = self._state.picture, compared.now
+        new = [each for each in found if each not in self._reported]
+        if compared.keeps_names and any(each.what in MOVED for each in new):
+            self._state.moved = compared.seen.end
+            self._reopen(compared.seen.end)
         complete = self._follows and len(commits) != commits.maxlen
         if known is not None and known.hash == now.hash:
             self._state.picture = now

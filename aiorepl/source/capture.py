@@ -134,6 +134,9 @@ class Capture:
         # Slices that were received and not returned yet.
         self._received: list[Slice] | None = None
         self._rewinding = False
+        # Where to reconnect, in ascending order, and where the last connection began.
+        self._reopenings: list[LSN] = []
+        self._began = LSN(0)
         self._deliver_prepared = self._control_messages = False
 
     def deliver_prepared(self) -> None:
@@ -238,6 +241,9 @@ class Capture:
         :raises AioreplError: an error that a reconnect cannot solve.
         """
         while True:
+            reopening = self._reopening
+            if self._session is not None and reopening is not None and self._progress.reached(reopening):
+                await self._reopen(reopening)
             if self._session is None:
                 await self._reconnect()
             assert self._session is not None
@@ -285,9 +291,14 @@ class Capture:
             self._comparing = False
             self.ledger.confirm_at_most(None)
         count = len(self._received)
+        if count and (reopening := self._reopening) is not None:
+            count = self._progress.before(reopening, self._received)
+            if not count:
+                await self._reopen(reopening)
+                return []
         if self.source.visible:
             _, result = self._connected()
-            count = await self._visibility.visible(self._received, result.started)
+            count = min(count, await self._visibility.visible(self._received, result.started))
         slices, rest = self._received[:count], self._received[count:]
         self._progress.remember(slices, session.received_part)
         self._patience.received(self._progress.furthest)
@@ -331,6 +342,29 @@ class Capture:
                 "dropped with its connection; use a permanent slot, or a journal"
             )
         self._progress.rewind(lsn)
+        self._rewinding = True
+        await self._abandon()
+
+    def reopen(self, lsn: LSN) -> None:
+        """Reconnect before the first transaction that commits at or after ``lsn``.
+
+        Before PostgreSQL 15, only another walsender notices that a partition was attached or detached, and only if it sends no earlier
+        row of the partition (``rel_sync_cache_relation_cb`` in pgoutput.c). A temporary slot would be lost. With ``interface="sql"`` each
+        poll begins again.
+        """
+        if self.source.interface == "walsender" and not self.source.temporary:
+            self._reopenings.append(lsn)
+
+    @property
+    def _reopening(self) -> LSN | None:
+        if self._comparing:
+            # Another connection would begin as early as this one.
+            return None
+        return next((lsn for lsn in self._reopenings if lsn > self._began), None)
+
+    async def _reopen(self, lsn: LSN) -> None:
+        # A rewind to an earlier LSN has to reconnect there again.
+        self._reopenings[self._reopenings.index(lsn)] = min(lsn, self._progress.after)
         self._rewinding = True
         await self._abandon()
 
@@ -397,7 +431,7 @@ class Capture:
         if result.make_failover:
             # Altered only now, when every sink's position is known to belong to this slot.
             await make_failover(connection, self.source.slot)
-        since = self._same.begin(result.position.lsn)
+        since = self._began = self._same.begin(result.position.lsn)
         # Limit the confirmation first. The server does not send confirmed transactions again, so a restart could not check the claims
         # against them.
         self._comparing = self._same.open

@@ -90,6 +90,20 @@ class CaptureProgress:
         if received is not None and received.commit_lsn == self._replay.commit_lsn:
             self._part = received
 
+    def reached(self, lsn: LSN) -> bool:
+        """Whether everything before ``lsn`` was received, and no transaction in part."""
+        return self.after >= lsn and self._replay.commit_lsn is None
+
+    def before(self, lsn: LSN, slices: Iterable[Slice]) -> int:
+        """Return how many slices precede the first transaction that commits at or after ``lsn``, except one that was received in part."""
+        count, begun = 0, self._replay.commit_lsn
+        for part in slices:
+            header = part.transaction
+            if header is not None and lsn <= header.commit_lsn != begun:
+                break
+            count += 1
+        return count
+
     def passed(self, slices: Sequence[Slice]) -> tuple[int, Transaction] | None:
         """Return the transaction that was received in part, if these slices continue after its commit without its rest.
 

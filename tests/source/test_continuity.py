@@ -192,6 +192,20 @@ def test_a_partial_transaction_must_be_continued():
     assert (None, LSN(251), LSN(251)) == (received.partial, received.furthest, received.after)
 
 
+def test_what_precedes_a_reconnect():
+    """Transactions from the LSN on wait for the reconnect, except the rest of a transaction that was received in part."""
+    received = CaptureProgress(LSN(100))
+    parts = [whole(FIRST), mark(170), whole(SECOND), whole(THIRD)]
+    assert [0, 2, 2, 3, 4] == [received.before(LSN(lsn), parts) for lsn in (150, 151, 250, 251, 351)]
+    received.remember(parts[:1])
+    assert (True, False) == (received.reached(LSN(160)), received.reached(LSN(161)))
+    received.remember([replace(whole(SECOND), end_lsn=None)])
+    assert not received.reached(LSN(160))
+    assert 2 == received.before(LSN(200), [mark(250), replace(whole(SECOND), first=False), whole(THIRD)])
+    received.rewind(LSN(100))
+    assert 2 == received.before(LSN(200), parts)
+
+
 def test_the_end_of_a_rollback_prepared():
     """A server whose WAL ends at a received ROLLBACK PREPARED has all of it."""
     received = CaptureProgress(LSN(100))

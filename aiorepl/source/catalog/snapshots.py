@@ -36,7 +36,7 @@ class Snapshot:
         xmin, xmax, listed = text.split(":")
         self.xmax = int(xmax)
         self.oldest = int(xmin)
-        self._end = end
+        self.end = end
         # From this xid on, a transaction may be in progress without being listed.
         self._unlisted = int(xmin) if listed == _UNLISTED else self.xmax
         self._in_progress = {int(xid) for xid in listed.split(",") if xid not in ("", _UNLISTED)}
@@ -50,7 +50,7 @@ class Snapshot:
         :param commit_lsn: where it committed; ``ZERO`` if that is not known, but shortly before or after the look-up.
         """
         age = self.xmax - xid & XID_MASK
-        return commit_lsn < self._end and 0 < age < 1 << 31 and self.sees_full(self.xmax - age)
+        return commit_lsn < self.end and 0 < age < 1 << 31 and self.sees_full(self.xmax - age)
 
     def precedes(self, xid: int, oldest: int) -> bool:
         """Whether the transaction of a row that the look-up has read ended before another look-up.

@@ -20,6 +20,8 @@ from aiorepl.wire.kept_connection import KeptConnection
 
 _SHARED_STATISTICS: Final = 15
 _LATE_SECONDS: Final = 1.0
+# The first version that sends the rows of a partition under the right name as soon as it was attached or detached.
+_RENAMES: Final = 15
 
 
 class Comparison:
@@ -60,6 +62,11 @@ class Comparison:
         if self._before.hash == self.now.hash:
             return []
         return differences(self._before, self.now, self._found, self._version, truncated)
+
+    @property
+    def keeps_names(self) -> bool:
+        """Whether the server sends rows of a partition under its former name until the connection ends."""
+        return self._version < _RENAMES
 
     def changes(
         self, found: Sequence[Difference], commits: Sequence[tuple[int, LSN]], *, complete: bool

@@ -1,0 +1,124 @@
+"""The name under which rows of a partition are sent after ATTACH and DETACH. PostgreSQL 13 and 14 keep the former name until the
+connection ends, so the watch makes the stream reconnect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from aiorepl import BatchPolicy, Delivery, Pipeline, TransientError
+from aiorepl.testing.faults import FaultySink, Hang, MemorySink
+from tests.live.watched import TABLES, Watched
+from tests.waiting import until
+
+pytestmark = pytest.mark.by_day
+
+SERVERS = pytest.mark.parametrize("server", [13, 14, 16], indirect=True)
+
+
+@pytest.fixture(params=["journal", "direct"])
+async def watched(request, published, tmp_path) -> Watched:
+    await published.execute("DROP PUBLICATION p", "DROP TABLE items", *TABLES)
+    folder = str(tmp_path / "kept")
+    return Watched(published, {"journal" if request.param == "journal" else "state_dir": folder})
+
+
+class Forgetful(MemorySink):
+    """Loses all its rows once."""
+
+    forgets = False
+
+    async def write(self, batch) -> None:
+        if self.forgets:
+            self.forgets = False
+            self.batches.clear()
+            raise TransientError("lost", rewind=True)
+        await super().write(batch)
+
+
+def names(sink: MemorySink) -> Iterator[tuple[str, int]]:
+    return ((change.table, change.new["id"]) for change in sink.changes if change.kind == "insert")
+
+
+async def sent(watched: Watched, sink: MemorySink, number: int, *statements: str) -> list[tuple[str, int]]:
+    """Run the statements, and return the rows that are sent up to the row ``number`` of the table ``plain``."""
+    before = len(list(names(sink)))
+    await watched.published.execute(*statements, f"INSERT INTO plain VALUES ({number}, '')")
+    await until(lambda: ("plain", number) in names(sink))
+    return list(names(sink))[before:-1]
+
+
+@SERVERS
+async def test_attach_and_detach(watched, server):
+    """Rows have the right name once the watch has looked, whether the table was published before or not."""
+    published = watched.published
+    await published.execute("CREATE TABLE own (LIKE m INCLUDING ALL)", "ALTER PUBLICATION w ADD TABLE own")
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        rows = (
+            "INSERT INTO m VALUES (11, 1, '')",
+            "INSERT INTO loose VALUES (12, 3, '')",
+            "INSERT INTO own VALUES (13, 4, '')",
+        )
+        assert [("m", 11), ("own", 13)] == await sent(watched, sink, 1, *rows)
+        await watched.noticed(
+            pipeline,
+            sink,
+            "ALTER TABLE m DETACH PARTITION m1",
+            "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)",
+            "ALTER TABLE m ATTACH PARTITION own FOR VALUES IN (4)",
+        )
+        rows = (
+            "INSERT INTO m1 VALUES (21, 1, '')",
+            "INSERT INTO loose VALUES (22, 3, '')",
+            "INSERT INTO own VALUES (23, 4, '')",
+            "INSERT INTO m VALUES (24, 2, '')",
+        )
+        assert [("m", 22), ("m", 23), ("m", 24)] == await sent(watched, sink, 2, *rows)
+        await watched.noticed(
+            pipeline,
+            sink,
+            "ALTER TABLE m DETACH PARTITION own",
+            "ALTER TABLE m ATTACH PARTITION m1 FOR VALUES IN (1)",
+        )
+        rows = ("INSERT INTO m1 VALUES (31, 1, '')", "INSERT INTO own VALUES (33, 4, '')")
+        assert [("m", 31), ("own", 33)] == await sent(watched, sink, 3, *rows)
+
+
+@pytest.mark.parametrize("rewinds", [False, True], ids=["restart", "rewind"])
+@pytest.mark.parametrize("server", [14], indirect=True)
+async def test_earlier_rows_are_sent_again(published, tmp_path, rewinds):
+    """The slot is behind the DETACH, so the server sends earlier rows of the partition again: later rows have the right name."""
+    await published.execute("DROP PUBLICATION p", "DROP TABLE items", *TABLES)
+    watched = Watched(published, {"state_dir": str(tmp_path / "kept")})
+    sink, keeps = Forgetful(), BatchPolicy(flush_seconds=3600.0)
+    pipeline = Pipeline(
+        watched.source(),
+        {"s": Delivery(FaultySink(sink, flush=[Hang()]), publication_changes=True, batches=keeps)},
+        publication_interval=0.05,
+        shutdown_timeout=0.1,
+        **watched.options,
+    )
+    async with asyncio.timeout(120):
+        async with pipeline:
+            await watched.looked(pipeline)
+            assert [("m", 11)] == await sent(watched, sink, 1, "INSERT INTO m VALUES (11, 1, '')")
+            await watched.noticed(pipeline, sink, "ALTER TABLE m DETACH PARTITION m1")
+            assert [] == await sent(watched, sink, 2, "INSERT INTO m1 VALUES (21, 1, '')")
+            if rewinds:
+                sink.forgets = True
+                await published.execute(
+                    "INSERT INTO m1 VALUES (22, 1, '')", "INSERT INTO plain VALUES (3, '')"
+                )
+                await until(lambda: ("plain", 3) in names(sink))
+        if not rewinds:
+            sink = MemorySink()
+            async with watched.pipeline(sink) as pipeline:
+                await until(lambda: ("plain", 2) in names(sink))
+                await watched.looked(pipeline)
+                assert [] == await sent(watched, sink, 3, "INSERT INTO m1 VALUES (22, 1, '')")
+    assert [("m", 11), ("plain", 1), ("plain", 2), ("plain", 3)] == list(names(sink))
