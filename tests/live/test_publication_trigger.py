@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 from aiorepl import Delivery, Pipeline, Source
+from aiorepl.source.diagnose.check import check
 from aiorepl.testing.faults import MemorySink
 from tests.live.watched import TABLES, Watched, items, shown
 from tests.waiting import until
@@ -107,6 +108,24 @@ async def test_transactions(watched, server):
             assert [expected] == await noticed(watched, sink, number, *statements), statements
 
 
+@pytest.mark.parametrize("options", [{"interface": "sql"}, {"streaming": "on"}], ids=["sql", "streamed"])
+async def test_other_ways_to_send_a_transaction(watched, options):
+    """A transaction that is polled, or sent in parts before its commit, is noticed in the same way."""
+    watched.source = partial(watched.published.source, publication="w", create_slot=True, **options)
+    published = watched.published
+    name = await published.connection.fetchval("SELECT current_database()")
+    await published.execute(f'ALTER DATABASE "{name}" SET debug_logical_replication_streaming = immediate')
+    sink = MemorySink()
+    async with watched.pipeline(sink, **SELDOM) as pipeline:
+        await started(pipeline)
+        attach = "ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)"
+        expected = ["partition_attached public.loose of public.m!"]
+        assert expected == await noticed(watched, sink, 1, attach)
+        streams = "SELECT stream_count > 0 FROM pg_stat_replication_slots WHERE slot_name = $1"
+        if "streaming" in options:
+            await until(lambda: published.connection.fetchval(streams, published.slot))
+
+
 async def test_sinks_receive_no_messages(watched):
     """The messages of the trigger are no messages of users, transactional or not."""
     watched.source = partial(watched.published.source, publication="w", create_slot=True, messages=True)
@@ -117,6 +136,32 @@ async def test_sinks_receive_no_messages(watched):
         await watched.published.execute(MESSAGE.replace("true", "false"))
         await noticed(watched, sink, 1, *statements)
     assert ["mine"] == [each.prefix for each in sink.changes if each.kind == "message"]
+
+
+@pytest.mark.parametrize("server", [13, 14, 18, 19], indirect=True)
+async def test_check(watched, server):
+    """``check`` says whether the event trigger is as documented, and what is wrong with it."""
+
+    async def found(*statements: str) -> list[tuple[str, str]]:
+        await watched.published.execute(*statements)
+        findings = [each async for each in check(watched.source()) if each.about == "event trigger"]
+        return [(each.level, each.text) for each in findings]
+
+    if server.version < 14:
+        assert [("warning", True)] == [(level, "do not send" in text) for level, text in await found()]
+        return
+    assert [("ok", "aiorepl_publication is as documented")] == await found()
+    function = "CREATE OR REPLACE FUNCTION aiorepl_publication() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END'"
+    ((level, text),) = await found("ALTER EVENT TRIGGER aiorepl_publication DISABLE", function)
+    assert "warning" == level
+    assert ["it is disabled, or not ENABLE ALWAYS", "SECURITY DEFINER", "other messages, or none"] == [
+        each
+        for each in ("it is disabled, or not ENABLE ALWAYS", "SECURITY DEFINER", "other messages, or none")
+        if each in text
+    ]
+    assert "belongs to another role" not in text
+    assert "tags" not in text
+    assert [] == await found("DROP EVENT TRIGGER aiorepl_publication")
 
 
 @SERVERS

@@ -16,6 +16,7 @@ from aiorepl.position import Position
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.diagnose import access
 from aiorepl.source.diagnose.capacity import limits, missing_slot, wal
+from aiorepl.source.diagnose.event_trigger import event_trigger
 from aiorepl.source.diagnose.finding import Finding, error_found
 from aiorepl.source.diagnose.publications import identities, publications
 from aiorepl.source.diagnose.unreplicated import unreplicated
@@ -61,6 +62,7 @@ async def check(
         "publication": publications,
         "replica identity": identities,
         "not replicated": unreplicated,
+        "event trigger": event_trigger,
         "slot": _slot,
         "WAL": wal,
         "limits": limits,
