@@ -43,6 +43,17 @@ def names(sink: MemorySink) -> Iterator[tuple[str, int]]:
     return ((change.table, change.new["id"]) for change in sink.changes if change.kind == "insert")
 
 
+def merged(sink: MemorySink) -> set[int]:
+    """The ids of ``m`` in a target that merges rows by key."""
+    ids: set[int] = set()
+    for change in sink.changes:
+        if change.kind == "truncate" and any(relation.name == "m" for relation in change.relations):
+            ids.clear()
+        elif change.kind in ("insert", "read") and change.table == "m":
+            ids.add(change.new["id"])
+    return ids
+
+
 async def sent(watched: Watched, sink: MemorySink, number: int, *statements: str) -> list[tuple[str, int]]:
     """Run the statements, and return the rows that are sent up to the row ``number`` of the table ``plain``."""
     before = len(list(names(sink)))
@@ -122,3 +133,28 @@ async def test_earlier_rows_are_sent_again(published, tmp_path, rewinds):
                 await watched.looked(pipeline)
                 assert [] == await sent(watched, sink, 3, "INSERT INTO m1 VALUES (22, 1, '')")
     assert [("m", 11), ("plain", 1), ("plain", 2), ("plain", 3)] == list(names(sink))
+
+
+@pytest.mark.parametrize("server", [14], indirect=True)
+async def test_tables_are_read_again(watched):
+    """With ``resnapshot``, rows that were sent under a former name before the look disappear again, also while others are written."""
+    published, sink = watched.published, MemorySink()
+    writes = [f"INSERT INTO m1 VALUES ({number}, 1, '')" for number in range(1000, 1010)]
+    async with (
+        asyncio.timeout(120),
+        watched.pipeline(sink, publication_interval=0.5, on_partition_change="resnapshot") as pipeline,
+    ):
+        await watched.looked(pipeline)
+        assert [("m", 11)] == await sent(watched, sink, 1, "INSERT INTO m VALUES (11, 1, '')")
+        await published.execute("ALTER TABLE m DETACH PARTITION m1", *writes)
+        await published.execute("ALTER TABLE m ATTACH PARTITION loose FOR VALUES IN (3)")
+        writing = iter(range(2000, 10_000))
+
+        async def look() -> tuple[set[int], set[int]]:
+            await published.execute(f"INSERT INTO loose VALUES ({next(writing)}, 3, '')")
+            await published.execute(f"INSERT INTO m1 VALUES ({next(writing)}, 1, '')")
+            await sent(watched, sink, next(writing))
+            found = await published.connection.fetch("SELECT id FROM m")
+            return {row["id"] for row in found}, merged(sink)
+
+        await until(look, lambda sets: sets[0] == sets[1] and 11 not in sets[1] and 101 in sets[1])
