@@ -2,7 +2,8 @@
 
 A walsender sends a transaction as soon as its commit record is flushed. Other sessions see it only once its process has left the
 list of running transactions: a moment later, and with synchronous replication only after the standbys have answered, however long
-that takes. Until then, a consumer that reads a row again because it has changed could read the old row.
+that takes. Until then, a consumer that reads a row again because it has changed could read the old row. PostgreSQL 19's ``WAIT FOR
+LSN`` waits until WAL is replayed, written or flushed, and does not help here.
 
 Source: ``CommitTransaction`` and ``RecordTransactionCommit`` in xact.c, ``SyncRepWaitForLSN`` in syncrep.c, ``GetSnapshotData``
 in procarray.c.

@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from prometheus_client import CollectorRegistry
 
 from aiorepl import (
     ConfigurationError,
@@ -20,6 +21,7 @@ from aiorepl import (
     Selection,
     Source,
 )
+from aiorepl.monitoring import PrometheusCollector
 from aiorepl.pipeline.publication_state import PublicationState
 from aiorepl.testing.faults import MemorySink
 from tests.live.watched import TABLES, Watched, items, shown
@@ -475,6 +477,21 @@ async def test_a_locked_table(watched):
             await watched.looked(pipeline)
     finally:
         await other.close()
+
+
+async def test_metrics(watched):
+    """Each kind of change is counted."""
+    sink, registry = MemorySink(), CollectorRegistry()
+    async with watched.pipeline(sink) as pipeline:
+        registry.register(PrometheusCollector(pipeline))
+        await watched.looked(pipeline)
+        await watched.noticed(pipeline, sink, "ALTER TABLE m DETACH PARTITION m1", "DROP TABLE m2")
+
+        def count(change: str) -> float | None:
+            labels = {"pipeline": watched.published.slot, "change": change}
+            return registry.get_sample_value("aiorepl_publication_changes_total", labels)
+
+        assert [1.0, 1.0] == [count("partition_detached"), count("partition_dropped")]
 
 
 @pytest.mark.parametrize(
