@@ -69,7 +69,7 @@ class Writer:
 
 
 @pytest.mark.parametrize("two_phase", [False, True])
-@pytest.mark.parametrize("version", [13, 15, 17, 18])
+@pytest.mark.parametrize("version", [13, 15, 17, 18, 19])
 async def test_rounds(
     publish: Callable[[str], Awaitable[Published]],
     servers: Any,

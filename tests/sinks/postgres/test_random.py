@@ -95,6 +95,8 @@ async def work(source: asyncpg.Connection, chance: random.Random, transactions: 
         (7, (15, 18), {}, {"streaming": "on"}, 1 << 20),
         (8, (18, 16), {}, {"binary": True}, 1 << 20),
         (9, (17, 15), {"mode": "strict", "replica": True}, {}, 1 << 20),
+        (10, (19, 18), {"transactions": "source"}, {"streaming": "parallel", "binary": True}, 1 << 20),
+        (11, (14, 19), {"mode": "strict", "replica": True}, {}, 20_000),
     ],
 )
 async def test_a_random_workload(pairs, seed, versions, options, source, batch):
