@@ -250,13 +250,13 @@ def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
 
 def test_a_failed_table_halts(lake, journal) -> None:
     """By default the query ends with the name of the table, after the others; the restart goes on once it is repaired."""
-    mirror = lake()
+    mirror = lake(keys={"public.log": ["missing"]})
     t, keyless = (
         journal.stream.table("t", ID, NOTE),
         journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f"),
     )
     journal.stream.transaction(t.insert("1", "a"), keyless.insert("5", "x"))
-    with pytest.raises(TableFailed, match=r"public\.log: .*has no key"):
+    with pytest.raises(TableFailed, match=r"public\.log: .*has no column 'missing'"):
         mirror.step()
     assert mirror.rows("t") == {1: "a"}
     mirror.settings = lake(keys={"public.log": ["id"]}).settings
@@ -267,7 +267,7 @@ def test_a_failed_table_halts(lake, journal) -> None:
 
 def test_a_failed_table_is_set_aside(lake, journal) -> None:
     """The others go on, its segments are kept, and a restart after the repair has all of its changes."""
-    mirror = lake(on_error="set_aside")
+    mirror = lake(on_error="set_aside", keys={"public.log": ["missing"]})
     t = journal.stream.table("t", ID, NOTE)
     keyless = journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f")
     journal.stream.transaction(t.insert("1", "a"))
@@ -283,7 +283,7 @@ def test_a_failed_table_is_set_aside(lake, journal) -> None:
         if number == 3:
             mirror.restart()
     found = MirroredTables(mirror.target)
-    assert "has no key" in found.set_aside["public.log"]
+    assert "has no column 'missing'" in found.set_aside["public.log"]
     assert found.tables == ["public.t"]
     (name,) = Cursors(journal.folder).names()
     assert Cursors(journal.folder).get(name).lsn == held

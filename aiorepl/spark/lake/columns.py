@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +42,16 @@ ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
     "changelog": [field.with_nullable(True) for field in META],
 }
 """By mode, the columns that a target has besides the source's columns."""
+
+
+def mode_of(columns: Collection[str]) -> Mode:
+    """Return the mode that has added these columns to a target.
+
+    :param columns: names; without the source's columns, if one of these may have the name of a mode's column.
+    """
+    if OP in columns:
+        return "changelog"
+    return "soft_delete" if DELETED in columns else "history" if IS_CURRENT in columns else "current"
 
 
 def target_schema(source: pa.Schema, mode: Mode) -> pa.Schema:

@@ -141,6 +141,7 @@ class Mirror:
     :param tables: patterns, as in a sink's selection: ``["public.*", "!public.sessions"]``.
     :param target: a folder, the URL of an object store, or an ``ObjectStore``.
     :param mode: current, history, soft_delete or changelog, for all tables or by pattern; the first pattern that matches applies.
+        A table without a key is a changelog.
     :param keys: by pattern, the columns that identify a row, for tables under REPLICA IDENTITY FULL.
     :param layout: partitions and clustering of new tables, for all or by pattern.
     :param upkeep: when tables are compacted and vacuumed.

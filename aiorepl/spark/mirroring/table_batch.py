@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
+from aiorepl.formats.arrow.types import META
 from aiorepl.history.manifest import Table, Version
 from aiorepl.loggers import logger
+from aiorepl.spark.lake.columns import mode_of, number_of
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, Target, newest_commit, reached
 from aiorepl.spark.mirroring.changes import MirrorChanges
 from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
@@ -48,6 +50,7 @@ class TableWriter:
         self._journal = journal
         self._staging = staging
         self._reduce_large = reduce_large
+        self._warned: set[Table] = set()
 
     def exists(self, table: Table) -> bool:
         """Whether a table has a target."""
@@ -76,8 +79,10 @@ class TableWriter:
         :raises DataError: a value cannot be mirrored.
         :raises JournalError: a file is missing or damaged.
         """
-        oid, mode = files[-1].version.oid, self.settings.mode_of(table)
-        if known is not None and not known.oid:
+        oid, again = files[-1].version.oid, known is not None and not known.oid
+        columns = self._target(table, self.settings.mode_of(table)).schema()
+        mode = self._mode(table, files[-1:] if again else files, columns)
+        if again:
             files = self._suffix(table, files, mode)
         self._require_one(table, {file.version.oid for file in files}, known)
         target = self._target(table, mode)
@@ -85,7 +90,6 @@ class TableWriter:
         applied = target.applied(commit.application, commit.number)
         after = reached(target, commit.application) if applied or behind else None
         commit = replace(commit, last=max(_last(files), after or (0, 0)))
-        columns = target.schema()
         present = columns is not None
         if columns is not None and self.settings.selection is not None:
             require_text(masked_columns(self.settings.selection, table, columns.names), columns)
@@ -155,6 +159,41 @@ class TableWriter:
         found = () if mode == "changelog" else {name for names, _ in runs for name in names}
         return key_marks(self.settings.selection, table, found)
 
+    def _mode(self, table: Table, files: Sequence[StagedFile], columns: pa.Schema | None) -> Mode:
+        """Return the mode of a table: that of its target; of a new table that of the settings, or changelog if rows have no key.
+
+        :param columns: the target's columns; ``None``: no target yet.
+        :raises ConfigurationError: the target has another mode than the settings, and is no changelog.
+        """
+        wanted, last = self.settings.mode_of(table), files[-1].version
+        if columns is not None:
+            own = {*last.schema.names} - {*META.names}
+            found = mode_of({field.name for field in columns if number_of(field) is None} - own)
+            if found != wanted and found != "changelog":
+                raise ConfigurationError(
+                    f"the target of {table} has the mode {found}, which cannot be changed to {wanted}: set the former mode, or begin the "
+                    "table again with an empty target (aiorepl spark mirror --restart-table) and a snapshot"
+                )
+        elif wanted == "changelog" or self.settings.keys_of(table):
+            return wanted
+        else:
+            keyed = all(relation_of(version).key for version in {file.version for file in files})
+            found = wanted if keyed else "changelog"
+        if found != wanted and table not in self._warned:
+            self._warned.add(table)
+            has = relation_of(last).key or self.settings.keys_of(table)
+            _log.warning(
+                "%s is mirrored with the mode changelog, a row for each change, because %s. For the mode %s, %sdelete its target, "
+                "begin the table again (aiorepl spark mirror --restart-table), and request a snapshot; or set its mode to changelog",
+                table,
+                "it had no key when its target was created" if has else "it has no key",
+                wanted,
+                ""
+                if has
+                else "give it a primary key, or name the columns that identify a row in keys; then ",
+            )
+        return found
+
     def _is_complete(self, table: Table, common: Common, mode: Mode) -> bool:
         """Whether a table can begin with a truncate: a changelog, whose partitions have known types."""
         layout = self.settings.layout_of(table)
@@ -172,9 +211,14 @@ class TableWriter:
         for file in files:
             if mode == "changelog":
                 # Only files under REPLICA IDENTITY FULL need a key, to split an update of the key into a delete and an insert.
-                # Other files have the delete and the insert already.
-                split = given and BEFORE in file.version.schema.names
-                keys: tuple[str, ...] = common.key(file.version, given) if split else ()
+                # Other files have the delete and the insert already. If a table is a changelog because it has no key, the
+                # whole row is the key, so that the changelog has the former row of each update.
+                split = BEFORE in file.version.schema.names
+                keys: tuple[str, ...] = ()
+                if split and given:
+                    keys = common.key(file.version, given)
+                elif split and self.settings.mode_of(table) != "changelog":
+                    keys = tuple(common.schema.names)
             elif file.only_truncates and runs:
                 keys = runs[-1][0]
             else:

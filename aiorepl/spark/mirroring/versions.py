@@ -101,9 +101,9 @@ class Common:
             raise ConfigurationError(f"{self._table} has no column {lacking[0]!r}, which keys names")
         if not wanted:
             raise ConfigurationError(
-                f"{self._table} has no key, its replica identity is "
-                f"{'FULL' if relation.replica_identity == 'f' else 'NOTHING'}: name the columns that identify a row in keys, or "
-                "mirror it with the mode changelog"
+                f"{self._table} has no key any longer, and its target has a row for each key: name the former key's columns in keys, also if "
+                "the table gets the key back; or delete the target and begin the table again as a changelog (aiorepl spark mirror "
+                "--restart-table), and request a snapshot"
             )
         return tuple(wanted)
 

@@ -14,12 +14,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import attribute_of
 from aiorepl.history.manifest import Table
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL, number_of
+from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL, mode_of, number_of
 from aiorepl.spark.lake.table import (
     DELETED,
     IS_CURRENT,
@@ -37,7 +38,7 @@ from aiorepl.spark.mirroring.source import MirrorPlanner
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, readable
 from aiorepl.spark.verifying.checksums import Comparison
-from aiorepl.spark.verifying.removal import LAST_ORDINAL, mode_of
+from aiorepl.spark.verifying.removal import LAST_ORDINAL
 from aiorepl.storage.opening import Location
 from aiorepl.transforms.selection import Selection
 from aiorepl.values.registry import Types
@@ -209,5 +210,7 @@ def replay(
     newest = lake.table((table.schema, table.name), (), mode).newest()
     if newest is None:
         return None
+    if mode_of(newest.schema().names) != mode:
+        raise ConfigurationError(f"the journal has rows of {table} without a key: name its columns in keys")
     known = ((each.name, attribute_of(each)) for each in files[0].version.schema)
     return newest, frozenset(name if each is None else str(each.number) for name, each in known)

@@ -18,7 +18,6 @@ COMMIT_LSN: Final = "_commit_lsn"
 _DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
 MODES: Final = (_DELETED, _IS_CURRENT, _ENDED)
 """The columns that tell which rows exist, in the modes soft_delete and history."""
-_OP: Final = "_op"
 _LAST: Final = 2**63 - 1
 
 
@@ -128,8 +127,3 @@ def _compared(
             yield place, row._replace(hash=~row.hash), False
         else:
             yield place, row, late
-
-
-def is_changelog(schema: pa.Schema) -> bool:
-    """Return whether the table has a row for each change."""
-    return _OP in schema.names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,17 +11,12 @@ import pyarrow.compute as pc
 from aiorepl.formats.arrow.types import META
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import ADDED, COMMIT_LSN, COMMIT_TS, OP, ORDINAL, XID
-from aiorepl.spark.lake.table import DELETED, IS_CURRENT, Mode, Run
+from aiorepl.spark.lake.table import Mode, Run
 from aiorepl.spark.mirroring.reducing import PART_BYTES
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 LAST_ORDINAL: Final = 2**62
 """An ordinal that is greater than the ordinals of all changes of a transaction."""
-
-
-def mode_of(columns: Sequence[str]) -> Mode:
-    """Return the mode that has added these columns to a table. The table is not a changelog."""
-    return "soft_delete" if DELETED in columns else "history" if IS_CURRENT in columns else "current"
 
 
 def removal(schema: pa.Schema, keys: pa.Table, mode: Mode, lsn: LSN) -> Run:

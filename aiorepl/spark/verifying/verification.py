@@ -27,6 +27,7 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
+from aiorepl.spark.lake.columns import mode_of
 from aiorepl.spark.lake.table import Mode, Rows, Target
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
 from aiorepl.spark.reading.blocks import TableName
@@ -41,8 +42,8 @@ from aiorepl.spark.verifying.checksums import (
 )
 from aiorepl.spark.verifying.ended import EndedRows, compare, replay
 from aiorepl.spark.verifying.executors import DistributedTable, distributed
-from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable, is_changelog
-from aiorepl.spark.verifying.removal import mode_of, removal
+from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable
+from aiorepl.spark.verifying.removal import removal
 from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.results import RangeDifference, TableResult
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
@@ -251,7 +252,7 @@ class Verification:
         """Choose the columns of a table that are compared."""
         table, types = described.table, described.layout.types
         keys = tuple(self._keys(table.schema, table.name)) or tuple(column.name for column in table.key)
-        if is_changelog(schema):
+        if mode_of(schema.names) == "changelog":
             state.problem = "it is a log of changes, which has no rows to compare"
         elif not keys:
             state.problem = "no columns identify its rows: name them with keys"
