@@ -322,7 +322,7 @@ def test_set_aside_after_its_commit(lake, journal, monkeypatch) -> None:
 
 def test_set_aside_and_dropped(lake, journal) -> None:
     """A table that is set aside, and is not to be mirrored any more, keeps no segments."""
-    mirror = lake(on_error="set_aside")
+    mirror = lake(on_error="set_aside", keys={"public.log": ["missing"]})
     keyless = journal.stream.table("log", column("id", INT4), NOTE, replica_identity="f")
     journal.stream.transaction(keyless.insert("1", "a"))
     mirror.step()
