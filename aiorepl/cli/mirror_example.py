@@ -35,6 +35,9 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 # [mirror.keys]                         # for tables under REPLICA IDENTITY FULL
 # "public.prices" = ["product", "valid_from"]
 
+# [mirror.types]                        # types of columns, by pattern: string, double, timestamp, decimal(p,s)
+# "public.orders.amount" = "decimal(20,4)"
+
 # [mirror.layout."public.orders"]
 # partition_by = ["region"]
 # cluster_by = ["customer"]

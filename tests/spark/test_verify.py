@@ -60,6 +60,9 @@ class Mirrored:
         self.looked()
         return dict(self.paths)
 
+    def types(self, table: str) -> dict[str, str]:
+        return {}
+
     def newest(self, table: str) -> Any:
         return DeltaRows.newest(self.paths[table], None)
 

@@ -42,6 +42,7 @@ ADDED: Final[Mapping[Mode, list[pa.Field]]] = {
     "changelog": [field.with_nullable(True) for field in META],
 }
 """By mode, the columns that a target has besides the source's columns."""
+MODE_COLUMNS: Final = frozenset(field.name for fields in ADDED.values() for field in fields)
 
 
 def mode_of(columns: Collection[str]) -> Mode:

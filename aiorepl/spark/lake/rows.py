@@ -64,12 +64,20 @@ def in_type(column: Any, kind: pa.DataType) -> Any:
     if pa.types.is_string(kind) and not pa.types.is_string(column.type):
         return number_texts(column)
     if pa.types.is_list(kind) and kind != column.type:
-        values = in_type(pc.list_flatten(column), kind.value_type)
-        lengths = pc.fill_null(pc.list_value_length(column), 0)
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
-        mask = column.is_null() if column.null_count else None
-        return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
+        return relisted(column, in_type(pc.list_flatten(column), kind.value_type), kind)
     return column.cast(kind)
+
+
+def relisted(lists: Any, values: Any, kind: pa.DataType) -> Any:
+    """Return lists with other values.
+
+    :param values: a value for each value of the lists, in order.
+    :param kind: the type of the result.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+    mask = lists.is_null() if lists.null_count else None
+    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
 
 
 def of_mode(changes: pa.Table, mode: Mode) -> pa.Table:

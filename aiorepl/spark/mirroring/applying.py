@@ -98,6 +98,8 @@ class Applying:
     def resume(self) -> State | None:
         """Read the target's state before the query starts; ``None`` if the target is new.
 
+        :raises ConfigurationError: a column of a target has another type than by the option ``types``.
+
         If the state was put back from an older copy, tables have later batches than the state. The next batch then ends at the
         end of the latest of these batches.
         """
@@ -108,6 +110,9 @@ class Applying:
         tables = sorted(filter(self._writer.settings.wanted, {*state.tables, *self._tables()}))
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
             newest = list(threads.map(partial(self._newest, _application(state)), tables))
+        for table, written in state.tables.items():
+            if written.oid and self._writer.settings.wanted(table):
+                self._require_types(table, written)
         later = [each.lsn for each in newest if each is not None and each.number > last]
         if not later:
             return state
@@ -148,6 +153,16 @@ class Applying:
                 raise
             # The batch will meet the same error, and write the other tables.
             return None
+
+    def _require_types(self, table: Table, written: Written) -> None:
+        try:
+            columns = self._writer.columns(table)
+        except Exception as error:
+            if not _of_table(error):
+                raise
+            return
+        if columns is not None:
+            self._writer.require_types(table, columns, written)
 
     def _require_next(self, state: State, number: int) -> None:
         if number not in (max(state.batch, 0), state.batch + 1):

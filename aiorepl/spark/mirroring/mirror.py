@@ -143,6 +143,8 @@ class Mirror:
     :param mode: current, history, soft_delete or changelog, for all tables or by pattern; the first pattern that matches applies.
         A table without a key is a changelog.
     :param keys: by pattern, the columns that identify a row, for tables under REPLICA IDENTITY FULL.
+    :param types: by pattern of columns, the type of a column or of an array's elements: string, double, timestamp, or a decimal such as
+        ``decimal(20,4)``; the first pattern that matches applies.
     :param layout: partitions and clustering of new tables, for all or by pattern.
     :param upkeep: when tables are compacted and vacuumed.
     :param deletion_vectors: whether rows of a Delta table that change are marked in deletion vectors, or their files are written
@@ -170,6 +172,7 @@ class Mirror:
     target: Location
     mode: Mode | Mapping[str, Mode] = "current"
     keys: Mapping[str, list[str] | tuple[str, ...]] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
     layout: Layout | Mapping[str, Layout] = field(default_factory=Layout)
     selection: Selection = field(default_factory=Selection)
     upkeep: Upkeep = field(default_factory=Upkeep)
@@ -200,6 +203,7 @@ class Mirror:
             self.unrepresentable,
             self.on_error,
             self.selection,
+            self.types,
         )
 
     @cached_property
@@ -292,6 +296,7 @@ class MirrorOptions(TypedDict, total=False):
 
     mode: Mode | Mapping[str, Mode]
     keys: Mapping[str, list[str] | tuple[str, ...]]
+    types: Mapping[str, str]
     layout: Layout | Mapping[str, Layout]
     selection: Selection
     upkeep: Upkeep

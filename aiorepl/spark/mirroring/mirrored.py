@@ -15,6 +15,7 @@ from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import State, StateFile
 from aiorepl.spark.reading.blocks import TableName
 from aiorepl.storage.opening import Location, open_store
+from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.selection import Selection
 
 
@@ -85,6 +86,14 @@ class MirroredTables:
                     )
         if selection is None and state.selection:
             raise ConfigurationError("the mirror has a selection: pass it as selection")
+
+    def types(self, table: str) -> dict[str, str]:
+        """Return the types by column that a table was written with, in the form of the option ``types``.
+
+        :param table: ``schema.table``.
+        """
+        name, written = next(each for each in self._require().tables.items() if str(each[0]) == table)
+        return {f"{quote((name.schema, name.name, column))}?": text for column, text in written.types.items()}
 
     def batches(self) -> list[LSN]:
         """List the LSNs at which batches that changed a table ended, ascending, as far back as the tables' logs reach."""

@@ -34,7 +34,7 @@ from aiorepl.storage.opening import Location
 from aiorepl.transforms.filter import StreamFilter
 from aiorepl.transforms.masking import mask_of, secret_of
 from aiorepl.transforms.memory import SelectionMemory
-from aiorepl.transforms.patterns import Names, quote
+from aiorepl.transforms.patterns import Names, Patterns, quote
 from aiorepl.transforms.rules import ColumnAction
 from aiorepl.transforms.selection import Selection
 
@@ -96,12 +96,13 @@ class Judge:
 
 
 def require_matched(
-    selection: Selection, reader: JournalReader, journal: Location, tables: Iterable[Table]
+    options: Iterable[Patterns], reader: JournalReader, journal: Location, tables: Iterable[Table]
 ) -> None:
     """Check that each pattern matches a column.
 
     The columns are those of a table's last description in the journal.
 
+    :param options: the patterns of each option.
     :param tables: the tables that the journal has, or had.
     :raises ConfigurationError: a pattern matches no column, and does not end with ``?``.
     """
@@ -114,8 +115,7 @@ def require_matched(
             found[name] = () if described is None else tuple(described.relation.names)
         return found[name]
 
-    rules = selection.rules
-    for patterns in (rules.drop, rules.mask, rules.keep):
+    for patterns in options:
         for pattern in patterns.all:
             if pattern.optional:
                 continue

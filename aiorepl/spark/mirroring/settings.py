@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.history.manifest import Table
 from aiorepl.spark.lake.table import Layout, Mode
+from aiorepl.spark.mirroring.column_types import Choices, ColumnTypes, choices_of
 from aiorepl.transforms.patterns import Patterns
 from aiorepl.transforms.selection import Selection
 
@@ -28,6 +30,7 @@ class Settings:
     :param null: whether a value that its column's type cannot represent becomes null instead of an error.
     :param on_error: ``halt`` or ``set_aside``: the reaction to a table that cannot be written.
     :param selection: the columns that are dropped or masked; ``None`` if no column is hidden.
+    :param types: the types of columns by pattern.
     """
 
     tables: Patterns
@@ -37,6 +40,7 @@ class Settings:
     null: bool
     on_error: OnError
     selection: Selection | None = None
+    types: Choices = ()
 
     @classmethod
     def of(
@@ -48,6 +52,7 @@ class Settings:
         unrepresentable: Literal["error", "null"],
         on_error: OnError,
         selection: Selection | None = None,
+        types: Mapping[str, str] = MappingProxyType({}),
     ) -> Settings:
         """Check the arguments of ``mirror``.
 
@@ -74,6 +79,7 @@ class Settings:
             unrepresentable == "null",
             on_error,
             selection if selection is not None and selection.rules else None,
+            choices_of(types),
         )
 
     def wanted(self, table: Table) -> bool:
@@ -103,6 +109,10 @@ class Settings:
     def keys_of(self, table: Table) -> tuple[str, ...]:
         """Return the columns that the user named as the key of a table."""
         return _of(self.keys, table) or ()
+
+    def types_of(self, table: Table) -> ColumnTypes:
+        """Return the types of a table's columns."""
+        return ColumnTypes(table, self.types)
 
     def layout_of(self, table: Table) -> Layout:
         """Return the layout of a table."""

@@ -184,7 +184,14 @@ class MirrorPlanner(Planner):
         require_kept(reader, chain, start, end)
         parts: list[InputPartition] = []
         found = compacted_files(self.options.journal, chain, start, end, self._wanted)
-        selection = self._staging.settings.selection
+        selection, types = self._staging.settings.selection, self._staging.settings.types
+        if not self._matched and (selection is not None or types):
+            options = [patterns for patterns, _ in types]
+            if selection is not None:
+                options += (selection.rules.drop, selection.rules.mask, selection.rules.keep)
+            tables = [Table(*name) for name in chain.completeness.names]
+            require_matched(options, reader, self.options.journal, tables)
+            self._matched = True
         if selection is not None:
             self._judge(selection, reader, chain, start, end)
         files: Sequence[StagedFile] | None = None if found is None else found.files
@@ -214,10 +221,6 @@ class MirrorPlanner(Planner):
     ) -> None:
         """Compare the descriptions of a batch with earlier descriptions, before a row of the batch is staged."""
         journal, settings = self.options.journal, self._staging.settings
-        if not self._matched:
-            tables = [Table(*name) for name in chain.completeness.names]
-            require_matched(selection, reader, journal, tables)
-            self._matched = True
         state = StateFile(open_store(self._staging.target)).load()
         judge = Judge(selection, () if state is None else state.selection)
         ranges = [(start, end, self._wanted)]

@@ -65,11 +65,13 @@ class Written(NamedTuple):
     :param oid: the table's oid; 0 for a table that begins again.
     :param batch: the number of the batch.
     :param key: the marks of the key's columns, as ``key_marks`` returns them; empty without a selection.
+    :param types: by column, the type of the mirror's option ``types``.
     """
 
     oid: int
     batch: int
     key: Mapping[str, str] = MappingProxyType({})
+    types: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +213,8 @@ def _dump(state: State) -> bytes:
             "tables": [
                 [table.schema, table.name, each.oid, each.batch] for table, each in state.tables.items()
             ],
-            "keys": [
-                [table.schema, table.name, dict(each.key)] for table, each in state.tables.items() if each.key
-            ],
+            "keys": _dump_texts(state, "key"),
+            "types": _dump_texts(state, "types"),
             "aside": [
                 [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
                 for table, each in state.aside.items()
@@ -230,10 +231,7 @@ def _load(data: bytes, location: str) -> State:
 def _state(fields: Mapping[str, Any]) -> State:
     if (found := integer(fields, "layout")) != _LAYOUT:
         raise ValueError(f"its layout is {found}, and this version knows {_LAYOUT}: use a newer version")
-    keys = {
-        _table(schema, name): {column: text({"a mark": mark}, "a mark") for column, mark in key.items()}
-        for schema, name, key in fields.get("keys", ())
-    }
+    keys, types = (_texts(fields.get(name, ())) for name in ("keys", "types"))
     return State(
         Position.from_json(fields["source"]),
         text(fields, "query"),
@@ -245,7 +243,10 @@ def _state(fields: Mapping[str, Any]) -> State:
         tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
         {
             _table(schema, name): Written(
-                _number(oid), integer({"batch": batch}, "batch"), keys.get(_table(schema, name), {})
+                _number(oid),
+                integer({"batch": batch}, "batch"),
+                keys.get(_table(schema, name), {}),
+                types.get(_table(schema, name), {}),
             )
             for schema, name, oid, batch in fields["tables"]
         },
@@ -266,6 +267,21 @@ def _selection(tables: Any) -> tuple[Any, ...]:
     # Loaded here, so that a malformed memory is reported as a damaged state.
     SelectionMemory(Selection().rules).load(tables)
     return tuple(tables)
+
+
+def _dump_texts(state: State, name: str) -> list[Any]:
+    return [
+        [table.schema, table.name, dict(found)]
+        for table, each in state.tables.items()
+        if (found := getattr(each, name))
+    ]
+
+
+def _texts(found: Any) -> dict[Table, dict[str, str]]:
+    return {
+        _table(schema, name): {column: text({"a text": each}, "a text") for column, each in texts.items()}
+        for schema, name, texts in found
+    }
 
 
 def _dump_place(place: BlockPosition) -> list[Any]:

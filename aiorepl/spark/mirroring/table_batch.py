@@ -13,9 +13,10 @@ from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.formats.arrow.types import META
 from aiorepl.history.manifest import Table, Version
 from aiorepl.loggers import logger
-from aiorepl.spark.lake.columns import mode_of, number_of
+from aiorepl.spark.lake.columns import ADDED, mode_of, number_of
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, Target, newest_commit, reached
 from aiorepl.spark.mirroring.changes import MirrorChanges
+from aiorepl.spark.mirroring.column_types import ColumnTypes
 from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
 from aiorepl.spark.mirroring.selected import key_marks, masked_columns, require_same_key, require_text
 from aiorepl.spark.mirroring.settings import Settings
@@ -54,12 +55,23 @@ class TableWriter:
 
     def exists(self, table: Table) -> bool:
         """Whether a table has a target."""
-        target = self._lake.table((table.schema, table.name), (), self.settings.mode_of(table))
-        return target.schema() is not None
+        return self.columns(table) is not None
 
     def newest(self, application: str, table: Table) -> Commit | None:
         """Return the commit of an application's newest batch in a table; ``None`` if there is none, or if it is unknown."""
         return newest_commit(self._target(table, self.settings.mode_of(table)), application)
+
+    def columns(self, table: Table) -> pa.Schema | None:
+        """Return the columns of a table's target; ``None`` if there is no target."""
+        return self._target(table, self.settings.mode_of(table)).schema()
+
+    def require_types(
+        self, table: Table, columns: pa.Schema, known: Written | None, source: pa.Schema | None = None
+    ) -> None:
+        """Check the types of a target's columns, as ``ColumnTypes.require_same``."""
+        before = {} if known is None else known.types
+        if self.settings.types or before:
+            self.settings.types_of(table).require_same(columns, before, source)
 
     def write(
         self,
@@ -80,7 +92,7 @@ class TableWriter:
         :raises JournalError: a file is missing or damaged.
         """
         oid, again = files[-1].version.oid, known is not None and not known.oid
-        columns = self._target(table, self.settings.mode_of(table)).schema()
+        columns = self.columns(table)
         mode = self._mode(table, files[-1:] if again else files, columns)
         if again:
             files = self._suffix(table, files, mode)
@@ -100,12 +112,14 @@ class TableWriter:
             if not applied:
                 target.apply(commit)
             if known is not None and known.oid:
-                return Written(oid, commit.number, known.key)
+                return known._replace(oid=oid, batch=commit.number)
             # The process ended before the state was saved, so the state does not know the table's key.
-            key = self._key(table, self._runs(table, files, _common(table, files), mode), mode)
-            return self._written(oid, commit, key)
+            key = self._key(table, self._runs(table, files, self._common(table, files), mode), mode)
+            return self._written(table, target, oid, commit, key)
         with_rows = any(not file.only_truncates for file in fresh)
-        common = _common(table, fresh) if with_rows or present else _certain(table, fresh)
+        common = self._common(table, fresh) if with_rows or present else self._certain(table, fresh)
+        if columns is not None:
+            self.require_types(table, columns, known, common.schema)
         runs = self._runs(table, fresh, common, mode)
         key = self._key(table, runs, mode)
         if known is not None and known.oid:
@@ -123,10 +137,14 @@ class TableWriter:
             target.maintain()
         except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
             _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
-        return self._written(oid, commit, key)
+        return self._written(table, target, oid, commit, key)
 
-    def _written(self, oid: int, commit: Commit, key: dict[str, str]) -> Written:
-        return Written(oid, commit.number, {} if self.settings.selection is None else key)
+    def _written(
+        self, table: Table, target: Target, oid: int, commit: Commit, key: dict[str, str]
+    ) -> Written:
+        columns = target.schema() if self.settings.types else None
+        types = {} if columns is None else self.settings.types_of(table).recorded(columns)
+        return Written(oid, commit.number, {} if self.settings.selection is None else key, types)
 
     def _reduced(
         self,
@@ -167,7 +185,8 @@ class TableWriter:
         """
         wanted, last = self.settings.mode_of(table), files[-1].version
         if columns is not None:
-            own = {*last.schema.names} - {*META.names}
+            # In some modes, the source may have a column with the name of another mode's column.
+            own = {*last.schema.names} - {field.name for field in (*META, *ADDED[wanted])}
             found = mode_of({field.name for field in columns if number_of(field) is None} - own)
             if found != wanted and found != "changelog":
                 raise ConfigurationError(
@@ -228,12 +247,33 @@ class TableWriter:
             runs[-1][1].append(file)
         return runs
 
+    def _types(self, table: Table) -> ColumnTypes | None:
+        return self.settings.types_of(table) if self.settings.types else None
+
+    def _common(self, table: Table, files: Sequence[StagedFile]) -> Common:
+        with_rows = [file for file in files if not file.only_truncates]
+        versions: dict[Any, Version] = {}
+        for file in with_rows or files:
+            # Move a repeated description to the end: the last description names the columns.
+            versions.pop(file.version.digest, None)
+            versions[file.version.digest] = file.version
+        return Common(str(table), list(versions.values()), self._types(table))
+
+    def _certain(self, table: Table, files: Sequence[StagedFile]) -> Common:
+        """Return the columns with built-in types. Others come with the first row, because a truncate has no types."""
+        versions = []
+        for version in dict.fromkeys(file.version for file in files):
+            known = {column.name for column in relation_of(version).columns if column.type_oid in BUILTIN}
+            schema = pa.schema([field for field in version.schema if field.name in known])
+            versions.append(replace(version, schema=schema))
+        return Common(str(table), versions, self._types(table))
+
     def _suffix(self, table: Table, files: Sequence[StagedFile], mode: Mode) -> Sequence[StagedFile]:
         """Return the last files that fit into one target, for a table that begins again; a snapshot has the earlier rows."""
         first = len(files) - 1
         while first > 0 and files[first - 1].version.oid == files[-1].version.oid:
             try:
-                common = _common(table, files[first - 1 :])
+                common = self._common(table, files[first - 1 :])
                 if len(self._runs(table, files[first - 1 :], common, mode)) > 1:
                     break
             except ConfigurationError:
@@ -263,26 +303,6 @@ def _last(files: Sequence[StagedFile]) -> Place:
         file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
         for file in files
     )
-
-
-def _common(table: Table, files: Sequence[StagedFile]) -> Common:
-    with_rows = [file for file in files if not file.only_truncates]
-    versions: dict[Any, Version] = {}
-    for file in with_rows or files:
-        # Move a repeated description to the end: the last description names the columns.
-        versions.pop(file.version.digest, None)
-        versions[file.version.digest] = file.version
-    return Common(str(table), list(versions.values()))
-
-
-def _certain(table: Table, files: Sequence[StagedFile]) -> Common:
-    """Return the columns with built-in types. Others come with the first row, because a truncate has no types."""
-    versions = []
-    for version in dict.fromkeys(file.version for file in files):
-        known = {column.name for column in relation_of(version).columns if column.type_oid in BUILTIN}
-        schema = pa.schema([field for field in version.schema if field.name in known])
-        versions.append(replace(version, schema=schema))
-    return Common(str(table), versions)
 
 
 def _require_target(table: Table, target: Target, known: Written, commit: Commit, *, present: bool) -> None:

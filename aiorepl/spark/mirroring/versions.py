@@ -12,9 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.formats.arrow.collected import BEFORE, attribute_of
+from aiorepl.formats.arrow.columns import Unrepresentable
+from aiorepl.formats.arrow.hidden import printed
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
 from aiorepl.history.manifest import Version
 from aiorepl.pgoutput.decoder import Decoder
@@ -22,6 +25,7 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.columns import wider
 from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.table import NUMBER
+from aiorepl.spark.mirroring.column_types import ColumnTypes, converted
 from aiorepl.spark.mirroring.defaults import default
 from aiorepl.spark.reading.columns import renamed, with_missing
 
@@ -47,15 +51,25 @@ class Common:
 
     :param table: the table's name, for errors.
     :param versions: the descriptions, in the order of their rows; at least one.
-    :raises ConfigurationError: a column was altered to a type that cannot hold its values, or two names differ only in case.
+    :param types: the types by column; ``None``: the columns have the journal's types.
+    :raises ConfigurationError: a column was altered to a type that cannot hold its values, two names differ only in case, or a column
+        cannot have its type of ``types``.
     """
 
-    def __init__(self, table: str, versions: Sequence[Version]) -> None:
+    def __init__(self, table: str, versions: Sequence[Version], types: ColumnTypes | None = None) -> None:
         self._table = table
         columns: list[_Column] = []
         for version in versions:
             columns = _merged(table, columns, _columns(version.schema))
         _require_distinct(table, columns)
+        self._chosen: frozenset[str] = frozenset()
+        if types is not None:
+            oids = _oids(versions, columns)
+            columns = [
+                replace(each, kind=types.kind(each.name, each.kind, oids.get(each.name, 0)))
+                for each in columns
+            ]
+            self._chosen = frozenset(each.name for each in columns if types.of(each.name) is not None)
         self._columns = columns
         self.schema: pa.Schema = pa.schema(
             [
@@ -66,9 +80,7 @@ class Common:
             ]
         )
         self.defaults: dict[str, pa.Scalar] = {
-            each.name: default(f"{table}.{each.name}", each.missing, each.kind)
-            for each in columns
-            if each.missing is not None
+            each.name: self._default(each, each.missing) for each in columns if each.missing is not None
         }
         """By name, the value of a column in rows from before the column was added."""
         self.rows: pa.Schema = pa.schema([*self.schema, *META])
@@ -105,6 +117,12 @@ class Common:
                 "the table gets the key back; or delete the target and begin the table again as a changelog (aiorepl spark mirror "
                 "--restart-table), and request a snapshot"
             )
+        for name in self._chosen.intersection(wanted):
+            if pa.types.is_floating(self.schema.field(name).type):
+                raise ConfigurationError(
+                    f"types: {self._table}.{name} is a column of the key and cannot be double, because two keys may be near the same number: "
+                    "use decimal(p,s) or string"
+                )
         return tuple(wanted)
 
     def names_in(self, version: Version, columns: Iterable[str]) -> tuple[str, ...]:
@@ -120,17 +138,18 @@ class Common:
         """
         unfit = batch.column(UNREPRESENTABLE.name)
         if not null and unfit.null_count < batch.num_rows:
-            names = sorted({name for row in unfit.drop_null().to_pylist() for name, _ in row})
-            raise DataError(
-                f"{self._table} has a value that the type of column {names[0]!r} cannot represent, such as an infinite date: "
-                'correct it in the source, or mirror it as null with unrepresentable="null"'
-            )
+            names = {name for row in unfit.drop_null().to_pylist() for name, _ in row}
+            # The value of a column with a type of the option is converted from this text.
+            for there in self.names_in(version, filter(self._of_text, self._chosen)):
+                names -= {there, f"{BEFORE}.{there}"}
+            if names:
+                raise self._unfit(min(names))
         sources = self._sources[version.digest]
         dropped = self._dropped[version.digest]
         arrays = [
             pa.nulls(batch.num_rows, column.kind)
             if column.name in dropped
-            else self._array(column, sources.get(column.name), batch)
+            else self._array(column, sources.get(column.name), batch, null=null)
             for column in self._columns
         ]
         metadata = {name: batch.column(name) for name in META.names}
@@ -156,14 +175,48 @@ class Common:
         metadata = [batch.column(name) for name in META.names]
         return pa.RecordBatch.from_arrays([*nothing, *metadata], schema=self.rows)
 
-    def _array(self, column: _Column, source: str | None, batch: pa.RecordBatch) -> Any:
+    def _array(
+        self, column: _Column, source: str | None, batch: pa.RecordBatch, *, null: bool = False
+    ) -> Any:
         if source is not None:
             found = batch.column(source)
+            if column.name in self._chosen:
+                return self._chosen_array(
+                    column, source, found, batch.column(UNREPRESENTABLE.name), null=null
+                )
             return found if found.type == column.kind else in_type(found, column.kind)
         default = self.defaults.get(column.name)
         if default is None:
             return pa.nulls(batch.num_rows, column.kind)
         return with_missing(pa.repeat(default, 1), batch.column("_op"))
+
+    def _chosen_array(self, column: _Column, source: str, found: Any, unfit: Any, *, null: bool) -> Any:
+        if self._of_text(column.name) and unfit.null_count < len(unfit):
+            texts = [dict(each or ()).get(source) for each in unfit.to_pylist()]
+            if any(text is not None for text in texts):
+                found = pc.coalesce(printed(found), pa.array(texts, pa.string()))
+        try:
+            return converted(found, column.kind, null=null)
+        except Unrepresentable:
+            raise self._unfit(column.name) from None
+
+    def _of_text(self, name: str) -> bool:
+        kind = self.schema.field(name).type
+        return not pa.types.is_list(kind) and not pa.types.is_timestamp(kind)
+
+    def _default(self, column: _Column, text: str) -> pa.Scalar:
+        if column.name not in self._chosen or pa.types.is_list(column.kind):
+            return default(f"{self._table}.{column.name}", text, column.kind)
+        try:
+            return converted(pa.array([text]), column.kind, null=False)[0]
+        except Unrepresentable:
+            raise self._unfit(column.name) from None
+
+    def _unfit(self, name: str) -> DataError:
+        return DataError(
+            f"{self._table} has a value that the type of column {name!r} cannot represent, such as an infinite date, or a "
+            'number with more digits: correct it in the source, or mirror it as null with unrepresentable="null"'
+        )
 
     def _source(self, version: Version) -> dict[str, str]:
         """Return, by common column, the column's name in a version."""
@@ -173,6 +226,18 @@ class Common:
         found = _match(self._columns, wanted)
         assert found is not None
         return found.name
+
+
+def _oids(versions: Iterable[Version], columns: Sequence[_Column]) -> dict[str, int]:
+    """Return, by common column, the oid of the column's type in the last version that has it."""
+    found = {}
+    for version in versions:
+        oids = {column.name: column.type_oid for column in relation_of(version).columns}
+        for each in _columns(version.schema):
+            common = _match(columns, each)
+            if common is not None and each.name in oids:
+                found[common.name] = oids[each.name]
+    return found
 
 
 def relation_of(version: Version) -> Relation:

@@ -19,6 +19,7 @@ from aiorepl.formats.arrow.hidden import Mask, masked_values, printable
 from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
+from aiorepl.spark.lake.rows import relisted
 from aiorepl.spark.reading.columns import column, renamed, with_missing
 from aiorepl.spark.reading.moved_keys import BEFORE
 from aiorepl.spark.reading.typed import Typed
@@ -150,10 +151,7 @@ class FileColumns:
         element = 0 if info is None else info.element
         texts = _bytes(pc.list_flatten(lists).to_pylist())
         values = self._converter(index, element, wanted.value_type)(texts)
-        ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(lists), 0)).cast(pa.int32())
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
-        mask = lists.is_null() if lists.null_count else None
-        return pa.ListArray.from_arrays(offsets, values, type=wanted, mask=mask)
+        return relisted(lists, values, wanted)
 
     def _converter(self, index: int, oid: int, wanted: pa.DataType) -> Convert:
         name = f"{self.relation}.{self.relation.columns[index].name}"

@@ -23,6 +23,11 @@ _TO_2000: Final = 946_684_800_000_000
 _FLOATS: Final = {pa.float32(): ("float4", 32, pa.int32()), pa.float64(): ("float8", 64, pa.int64())}
 
 
+# Half of the least number of float8, and the number from which on a number becomes infinite.
+_LEAST: Final = "2.4703282292062328e-324"
+_MOST: Final = "1.7976931348623158e308"
+
+
 @dataclass(frozen=True, slots=True)
 class Canonical:
     """The canonical form of a column's values.
@@ -102,7 +107,7 @@ def _scalar(name: str, kind: pa.DataType, *, key: bool) -> Canonical | None:
     if pa.types.is_decimal(kind) and name in (*_INTEGERS, "numeric"):
         return _decimal(kind)
     if kind in _FLOATS and name in (*_INTEGERS, "numeric", "float4", "float8"):
-        return _float(kind, key=key)
+        return _float(kind, key=key, numeric=name == "numeric")
     if pa.types.is_boolean(kind) and name == "bool":
         return Canonical(_output, _booleans)
     if pa.types.is_date(kind) and name == "date":
@@ -135,13 +140,18 @@ def _decimal(kind: pa.DataType) -> Canonical:
     return Canonical(sql, texts, number=True)
 
 
-def _float(kind: pa.DataType, *, key: bool) -> Canonical:
+def _float(kind: pa.DataType, *, key: bool, numeric: bool = False) -> Canonical:
     name, bits, integer = _FLOATS[kind]
 
     def sql(each: str) -> str:
         value = f"({each})::{name}"
         value = f"{value} + '0'::{name}" if key else value
-        return f"('x' || encode({name}send({value}), 'hex'))::bit({bits})::int{bits // 8}::text"
+        found = f"('x' || encode({name}send({value}), 'hex'))::bit({bits})::int{bits // 8}::text"
+        if not numeric:
+            return found
+        # PostgreSQL refuses to convert numbers that would become infinite or 0. The lake has NULL for them.
+        near = f"abs({each}) BETWEEN {_LEAST} AND {_MOST} OR {each} = 0 OR ({each})::text ~ '[NI]'"
+        return f"CASE WHEN {near} THEN {found} END"
 
     def texts(array: Any) -> Any:
         if key:

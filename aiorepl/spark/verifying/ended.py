@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import pyarrow as pa
@@ -170,6 +171,7 @@ def replay(
     folder: str,
     large: ReduceLarge,
     selection: Selection | None = None,
+    types: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Rows, frozenset[str]] | None:
     """Write a table again into a folder. Return it, and its first columns by attribute number or name.
 
@@ -178,6 +180,7 @@ def replay(
     :param keys: as in ``mirror``, for this table.
     :param modes: the columns that the lake's mode has added.
     :param selection: as in ``mirror``.
+    :param types: as in ``mirror``.
     :returns: ``None`` if the journal has no changes of the table.
     :raises ConfigurationError: the journal has several tables under this name.
     :raises JournalError: the journal was pruned, or is damaged.
@@ -190,6 +193,7 @@ def replay(
         mode=mode,
         keys={"*.*": tuple(keys)} if keys else {},
         selection=selection or Selection(),
+        types=types,
         unrepresentable="null",
         staging=f"{folder}/staging",
     )

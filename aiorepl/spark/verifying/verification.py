@@ -89,6 +89,9 @@ class Mirrored(Protocol):
     def as_of(self) -> Mapping[str, object]:
         """Return the tables that have a version at that LSN, as ``schema.table``."""
 
+    def types(self, table: str) -> Mapping[str, str]:
+        """Return the types by column that a table was written with, in the form of the mirror's option ``types``."""
+
     def newest(self, table: str) -> Rows:
         """Return the newest version of a table."""
 
@@ -358,7 +361,10 @@ class Verification:
         assert compared is not None
         named = Table(table.schema, table.name)
         keys = tuple(self._keys(table.schema, table.name))
-        again = replay(self._journal, named, keys, compared.modes, folder, self._reduce, self._selection)
+        types = self._mirrored.types(state.name)
+        again = replay(
+            self._journal, named, keys, compared.modes, folder, self._reduce, self._selection, types
+        )
         if again is None:
             return EndedRows()
         oids = {column.name: column.type_oid for column in table.columns}

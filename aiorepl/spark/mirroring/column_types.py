@@ -1,0 +1,174 @@
+"""The types that columns of a mirror have by its option ``types``, instead of the journal's types. Pure.
+
+Values are converted from PostgreSQL's text, and exactly; only ``double`` is the nearest number. A value that the type cannot
+represent raises ``Unrepresentable``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.columns import Unrepresentable, converter
+from aiorepl.formats.arrow.hidden import printable, printed
+from aiorepl.history.manifest import Table
+from aiorepl.spark.lake.columns import MODE_COLUMNS, number_of
+from aiorepl.spark.lake.rows import relisted
+from aiorepl.transforms.patterns import Patterns
+from aiorepl.values.registry import Types
+from aiorepl.values.types import BUILTIN
+
+_NUMERIC: Final = 1700
+_NUMERICS: Final = (_NUMERIC, 1231)
+_TIMESTAMP: Final = "timestamp"
+_DECIMAL: Final = re.compile(r"decimal\((\d+), *(\d+)\)")
+_MOST_DIGITS: Final = 38
+
+Choices = tuple[tuple[Patterns, str], ...]
+"""The types by pattern of columns; the first pattern that matches applies."""
+
+
+def choices_of(types: Mapping[str, str]) -> Choices:
+    """Check the option ``types``.
+
+    :raises ConfigurationError: a pattern is malformed, or a type is unknown.
+    """
+    for pattern, text in types.items():
+        if text.lower() == "variant":
+            raise ConfigurationError(
+                f"types: {pattern!r} cannot be variant, because deltalake and pyiceberg do not support it: use string, and parse_json in Spark"
+            )
+        if text != _TIMESTAMP and _kind(text) is None:
+            raise ConfigurationError(
+                f"types: {pattern!r} has the type {text!r}: expected string, double, timestamp, or decimal(p,s) with at most {_MOST_DIGITS} "
+                "digits"
+            )
+    return tuple((Patterns("types", (pattern,), 3), text) for pattern, text in types.items())
+
+
+@dataclass(frozen=True)
+class ColumnTypes:
+    """The types of one table's columns by the option ``types``."""
+
+    table: Table
+    choices: Choices
+
+    def of(self, column: str) -> str | None:
+        """Return the type of a column as the user wrote it; ``None`` if no pattern matches the column."""
+        name = (self.table.schema, self.table.name, column)
+        return next((text for patterns, text in self.choices if patterns.match(name)), None)
+
+    def kind(self, column: str, found: pa.DataType, oid: int) -> pa.DataType:
+        """Return the Arrow type of a column.
+
+        :param found: the column's type in the journal.
+        :param oid: its type in PostgreSQL.
+        :raises ConfigurationError: the column cannot have the type of the option.
+        """
+        text = self.of(column)
+        if text is None:
+            return found
+        element = found.value_type if pa.types.is_list(found) else found
+        # The base type of a domain is not known here, and a truncate has not even its Arrow type.
+        numeric = pa.types.is_string(element) and (oid in _NUMERICS or oid not in BUILTIN)
+        numeric = numeric or pa.types.is_decimal(element)
+        kind = element if text == _TIMESTAMP else _kind(text)
+        if text == _TIMESTAMP:
+            fits = pa.types.is_timestamp(element) or oid not in BUILTIN
+        elif pa.types.is_string(kind):
+            fits = printable(element)
+        elif pa.types.is_decimal(kind):
+            fits = numeric or pa.types.is_integer(element)
+        else:
+            fits = numeric or pa.types.is_floating(element)
+        if not fits:
+            raise ConfigurationError(
+                f"types: {self.table}.{column} is {found} and cannot be {text}: numeric can be decimal(p,s), double or string, an integer "
+                "decimal(p,s), and every type except composites string; for an array, name the type of its elements"
+            )
+        return pa.list_(pa.field("element", kind)) if pa.types.is_list(found) else kind
+
+    def recorded(self, columns: pa.Schema) -> dict[str, str]:
+        """Return, by column of a target, the type of the option."""
+        return {
+            name: text
+            for name in columns.names
+            if name not in MODE_COLUMNS and (text := self.of(name)) is not None
+        }
+
+    def require_same(
+        self, columns: pa.Schema, before: Mapping[str, str], source: pa.Schema | None = None
+    ) -> None:
+        """Check that the columns of a target have the types of the option.
+
+        :param columns: the target's columns.
+        :param before: the types of the option with which the last batch was written, as ``recorded`` returned them.
+        :param source: the source's columns, of which some may have been renamed since that batch.
+        :raises ConfigurationError: a column has another type.
+        """
+        present = {number: field.name for field in source or () if (number := number_of(field)) is not None}
+        for field in columns:
+            if field.name in MODE_COLUMNS:
+                continue
+            name = present.get(number_of(field) or "", field.name)
+            text, former = self.of(name), before.get(field.name)
+            element = field.type.value_type if pa.types.is_list(field.type) else field.type
+            if text is None:
+                same = former is None
+            else:
+                same = pa.types.is_timestamp(element) if text == _TIMESTAMP else element == _kind(text)
+            if not same:
+                raise ConfigurationError(
+                    f"types: the column {name!r} of {self.table} is {field.type} in the target, by {former or 'no pattern'}, and types has "
+                    f"{text or 'no pattern that matches it'}: restore the former type, or begin the table again with an empty target (aiorepl "
+                    "spark mirror --restart-table) and a snapshot"
+                )
+
+
+def converted(values: Any, kind: pa.DataType, *, null: bool) -> Any:
+    """Convert a column of the journal.
+
+    :param values: an array.
+    :param kind: the type, as ``ColumnTypes.kind`` returned it.
+    :param null: replace a value that the type cannot represent by null.
+    :raises Unrepresentable: the type cannot represent a value, and ``null`` is not set.
+    """
+    if values.type == kind:
+        return values
+    if pa.types.is_floating(values.type) and pa.types.is_floating(kind):
+        # Not from the text, which is shorter than the number.
+        return values.cast(kind)
+    if pa.types.is_list(kind):
+        return relisted(values, converted(pc.list_flatten(values), kind.value_type, null=null), kind)
+    texts = printed(values)
+    if pa.types.is_string(kind):
+        return texts
+    try:
+        found = texts.cast(kind)
+    except pa.ArrowInvalid:
+        raw = [None if text is None else text.encode() for text in texts.to_pylist()]
+        found = converter(_NUMERIC, Types(), kind, null=null)(raw)
+    if pa.types.is_floating(kind):
+        # The nearest number of a text with too many digits before or after the point would be infinity or 0.
+        infinite = pc.and_(pc.is_inf(found), pc.invert(pc.ends_with(texts, "Infinity")))
+        lost = pc.or_(infinite, pc.and_(pc.equal(found, 0), pc.match_substring_regex(texts, "[1-9]")))
+        if pc.any(lost).as_py():
+            if not null:
+                raise Unrepresentable
+            found = pc.if_else(lost, pa.scalar(None, kind), found)
+    return found
+
+
+def _kind(text: str) -> pa.DataType | None:
+    if (digits := _DECIMAL.fullmatch(text)) is not None:
+        precision, scale = map(int, digits.groups())
+        return (
+            pa.decimal128(precision, scale) if scale <= precision and 0 < precision <= _MOST_DIGITS else None
+        )
+    return {"string": pa.string(), "double": pa.float64()}.get(text)
