@@ -195,9 +195,9 @@ def replay(
         selection=selection or Selection(),
         types=types,
         unrepresentable="null",
-        staging=f"{folder}/staging",
     )
-    planner, reader = MirrorPlanner(mirror.plan(), lambda each: each == table), JournalReader(journal)
+    plan = mirror.plan()
+    planner, reader = MirrorPlanner(plan, lambda each: each == table), JournalReader(journal)
     chain = planner.readable(reader, LSN(0), f"the comparison of {table}", "")
     end = chain.last_segment_end
     files = [
@@ -209,7 +209,7 @@ def replay(
         return None
     files.sort(key=lambda each: each.file.first)
     lake = open_lake(folder)
-    writer = TableWriter(lake, mirror.settings, journal, f"{folder}/staging", large)
+    writer = TableWriter(lake, mirror.settings, journal, plan.staging, large)
     writer.write(table, files, Commit("replay", 0, end), None)
     newest = lake.table((table.schema, table.name), (), mode).newest()
     if newest is None:
