@@ -152,6 +152,16 @@ class SpooledChanges(LazyChanges):
         chunk = self._chunk
         data = chunk.extent.read()
         decoder = Decoder()
+        # Only the relations that the stream has described have the catalog's attributes.
+        described: dict[bytes, Relation | None] = {}
+        for relation in chunk.relations:
+            payload = m.without_xid(relation.payload, relation.xid)
+            # A column that was dropped and created again changes only the attributes.
+            described[payload] = None if payload in described else relation
+
+        def layout_of(relation: Relation) -> Layout:
+            return self._layout_of(described.get(m.without_xid(relation.payload, relation.xid)) or relation)
+
         if chunk.xid is not None:
             decoder.streaming = Streaming.ON
             decoder.decode(b"S" + chunk.xid.to_bytes(4, "big") + b"\x01")
@@ -159,7 +169,7 @@ class SpooledChanges(LazyChanges):
             data,
             decoder,
             self._transaction,
-            self._layout_of,
+            layout_of,
             chunk.first,
             chunk.first + start,
             chunk.first + stop,
