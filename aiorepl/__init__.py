@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from aiorepl.pgoutput.relations import Relation
     from aiorepl.pgoutput.tuples import UNCHANGED, Unchanged
     from aiorepl.pipeline.pipeline import Pipeline
+    from aiorepl.pipeline.running_sinks import SinkChanges
     from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
     from aiorepl.position import Position
     from aiorepl.retry import RetryPolicy
@@ -80,6 +81,7 @@ _NAMES = {
     "aiorepl.delivery.config": ("Delivery", "SinkSpec"),
     "aiorepl.pipeline.statistics": ("PipelineState", "PipelineStatistics"),
     "aiorepl.pipeline.pipeline": ("Pipeline",),
+    "aiorepl.pipeline.running_sinks": ("SinkChanges",),
     "aiorepl.retry": ("RetryPolicy",),
     "aiorepl.router": ("Router",),
     "aiorepl.transforms.selection": ("Selection",),
@@ -146,6 +148,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "ObjectStore",
     "PipelineState",
     "PipelineStatistics",
+    "SinkChanges",
     "Source",
     "BatchPolicy",
     "RetryPolicy",

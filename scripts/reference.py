@@ -36,7 +36,7 @@ THEMES = {
             "RetryPolicy",
             "SnapshotOptions",
         ),
-        *("ObjectStore", "DeadLetters", "Routing", "PipelineState", "PipelineStatistics"),
+        *("ObjectStore", "DeadLetters", "Routing", "PipelineState", "PipelineStatistics", "SinkChanges"),
     ],
     "Sinks": [
         "Sink",

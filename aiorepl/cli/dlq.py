@@ -61,16 +61,11 @@ def replay(file: Path, name: str) -> None:
     """
     from aiorepl.cli.event_loop import run_async
     from aiorepl.cli.pipeline_file import load
-    from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.delivery.redelivery import redeliver
 
-    deliveries = load(file).deliveries
-    if name not in deliveries:
-        raise ConfigurationError(f"{file} has no sink {name!r}; its sinks are {', '.join(deliveries)}")
-    letters = deliveries[name].dead_letters
-    if not isinstance(letters, (str, Path)):
-        raise ConfigurationError(f"sink {name!r} in {file} has no dead_letters folder")
-    count = run_async(redeliver(name, deliveries[name], DeadLetters(letters)))
+    loaded = load(file)
+    letters = loaded.dead_letters(name)
+    count = run_async(redeliver(name, loaded.deliveries[name], letters))
     click.echo(f"{count} letters delivered")
 
 

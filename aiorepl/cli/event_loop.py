@@ -92,17 +92,26 @@ def _exit_after(seconds: float) -> None:
 
 
 async def run_pipeline(
-    pipeline: Pipeline, beside: Mapping[str, Coroutine[Any, Any, None]] | None = None
+    pipeline: Pipeline,
+    beside: Mapping[str, Coroutine[Any, Any, None]] | None = None,
+    reload: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> bool:
     """Run a pipeline. The first SIGINT, SIGTERM or SIGHUP stops it and flushes its sinks; the second one cancels it.
 
     :param beside: run until the pipeline ends, by the names that their errors are logged with.
+    :param reload: called at each SIGHUP, unless the terminal was closed.
     :returns: whether a signal has stopped it.
     :raises KeyboardInterrupt: a second signal has cancelled it.
     """
     work = asyncio.create_task(pipeline.run())
     tasks = [asyncio.create_task(_logged(name, each)) for name, each in (beside or {}).items()]
-    signals = 0
+    signals, had_terminal = 0, _has_terminal()
+
+    def hang_up() -> None:
+        if reload is None or (had_terminal and not _has_terminal()):
+            stop()
+        else:
+            tasks.append(asyncio.create_task(_logged("reload", reload())))
 
     def stop() -> None:
         nonlocal signals
@@ -112,7 +121,7 @@ async def run_pipeline(
         _exit_after(_EXIT_SECONDS if signals > 1 else pipeline.shutdown_timeout + _EXIT_SECONDS)
         pipeline.stop()
 
-    with handling(stop, *_SIGNALS, signal.SIGHUP):
+    with handling(stop, *_SIGNALS), handling(hang_up, signal.SIGHUP):
         try:
             await work
         except asyncio.CancelledError:
@@ -122,6 +131,15 @@ async def run_pipeline(
         finally:
             await cancel_and_wait(*tasks)
     return signals > 0
+
+
+def _has_terminal() -> bool:
+    """Whether this process has a terminal that controls it. When that terminal is closed, the kernel sends SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 async def _logged(name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -36,6 +36,9 @@ create_slot = true
 # in_flight_bytes = "64MiB"     # rows in memory
 # max_rows_per_second = 50000   # no limit by default; statement_timeout, lock_timeout (30) and max_wal_bytes limit it too
 
+# [http]                        # requests that change the pipeline, on the loopback address of --http
+# token = "file:/run/secrets/token"
+
 # [pipeline]
 # shutdown_timeout = 10         # how long sinks may take to finish at a stop
 # buffer_bytes = "16MiB"        # between the source and the sinks

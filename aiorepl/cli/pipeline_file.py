@@ -6,7 +6,7 @@ import itertools
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from aiorepl.cli.toml_tables import InvalidFile, TableReader, TableSchema, below, document_of
 from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError
+from aiorepl.secret import Secret
 from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.delivery.config import Delivery
+    from aiorepl.delivery.dead_letters import DeadLetters
     from aiorepl.pipeline.pipeline import Pipeline
     from aiorepl.snapshot.options import SnapshotOptions
     from aiorepl.source.source import Source
     from aiorepl.storage.store import Store
     from aiorepl.transforms.selection import Selection
 
-_SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "sinks")
+_SECTIONS: Final = ("source", "journal", "snapshot", "pipeline", "http", "sinks")
+_MIN_TOKEN: Final = 16
 # Keys of [[sinks]] that belong to neither the sink nor Delivery.
 _ENTRY_KEYS: Final = ("type", "name")
 
@@ -42,8 +45,13 @@ class PipelineFile:
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     :param journal_selection: the columns that are dropped or masked before the journal is written.
+    :param settings: what the file says besides its sinks, by key; equal if two files mean the same.
+    :param written: what the file says about each sink, by name; likewise.
+    :param tables: the tables of the sinks in the file.
+    :param token: for requests that change the pipeline; ``None``: there are none.
     """
 
+    path: Path
     pipeline: Pipeline
     source: Source
     journal: Store | None
@@ -52,6 +60,49 @@ class PipelineFile:
     sinks: Mapping[str, str]
     deliveries: Mapping[str, Delivery]
     journal_selection: Selection | None
+    settings: Mapping[str, Any] = field(repr=False)
+    written: Mapping[str, Any] = field(repr=False)
+    tables: Any = field(repr=False)
+    token: Secret[str] | None
+
+    def renewed(self, name: str) -> Delivery:
+        """Return new objects for a sink, with the options of the file when it was loaded.
+
+        :raises InvalidFile: a variable or a file that they name is gone.
+        """
+        reader = TableReader()
+        found = _sinks(reader, self.tables, journal=self.journal is not None)
+        if reader.errors or name not in found:
+            raise InvalidFile([f"{self.path}: {error}" for error in reader.errors] or [f"no sink {name!r}"])
+        return found[name].delivery
+
+    def dead_letters(self, name: str) -> DeadLetters:
+        """Return the dead letters of a sink.
+
+        :raises ConfigurationError: there is no such sink, or it has no folder of dead letters.
+        """
+        from aiorepl.delivery.dead_letters import DeadLetters
+
+        if name not in self.deliveries:
+            raise ConfigurationError(
+                f"{self.path} has no sink {name!r}; its sinks are {', '.join(self.deliveries)}"
+            )
+        letters = self.deliveries[name].dead_letters
+        if not isinstance(letters, (str, Path)):
+            raise ConfigurationError(f"sink {name!r} in {self.path} has no dead_letters folder")
+        return DeadLetters(letters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """A sink of a file.
+
+    :param written: what the file says about it, with the texts of variables and files.
+    """
+
+    kind: str
+    delivery: Delivery
+    written: Any
 
 
 def load(
@@ -74,7 +125,7 @@ def load(
     sys.path.insert(0, str(path.resolve().parent))
     try:
         overrides = {"resnapshot": resnapshot, "accept_gap": accept_gap}
-        loaded = _pipeline(reader, document, dsn or default_dsn(), overrides)
+        loaded = _pipeline(reader, path, document, dsn or default_dsn(), overrides)
     finally:
         sys.path.pop(0)
     if loaded is None or reader.errors:
@@ -83,7 +134,7 @@ def load(
 
 
 def _pipeline(
-    reader: TableReader, document: dict[str, Any], dsn: str | None, overrides: Mapping[str, bool]
+    reader: TableReader, path: Path, document: dict[str, Any], dsn: str | None, overrides: Mapping[str, bool]
 ) -> PipelineFile | None:
     from aiorepl.pipeline.pipeline import Pipeline
 
@@ -100,23 +151,60 @@ def _pipeline(
 
     options = _options(reader, document)
     sinks = _sinks(reader, document.get("sinks"), journal="journal" in document)
+    token = _token(reader, document)
     if reader.errors or source is None:
         return None
-    deliveries = {name: delivery for name, (_, delivery) in sinks.items()}
+    deliveries = {name: sink.delivery for name, sink in sinks.items()}
     pipeline = reader.call(
         "pipeline", Pipeline, {"source": source, "sinks": deliveries, **options, **overrides}
     )
-    kinds = {name: kind for name, (kind, _) in sinks.items()}
     return PipelineFile(
+        path,
         pipeline,
         source,
         options.get("journal"),
         options.get("snapshot", False),
         options.get("state_dir"),
-        kinds,
+        {name: sink.kind for name, sink in sinks.items()},
         deliveries,
         options.get("journal_selection"),
+        _settings(reader, document),
+        {name: sink.written for name, sink in sinks.items()},
+        document.get("sinks"),
+        token,
     )
+
+
+def _token(reader: TableReader, document: dict[str, Any]) -> Secret[str] | None:
+    """Read the token in [http]."""
+    if "http" not in document:
+        return None
+    schema = TableSchema({"token": str}, frozenset({"token"}))
+    token = (reader.arguments("http", document["http"], schema) or {}).get("token")
+    if token is not None and (len(token) < _MIN_TOKEN or not token.isascii() or not token.isprintable()):
+        reader.error("http.token", f"must have at least {_MIN_TOKEN} printable ASCII characters")
+    return None if token is None else Secret(token)
+
+
+def _settings(reader: TableReader, document: dict[str, Any]) -> dict[str, Any]:
+    sections = {
+        name: table for name, table in document.items() if name != "sinks" and isinstance(table, dict)
+    }
+    keys = {
+        below(name, key): _written(reader, below(name, key), value)
+        for name, table in sections.items()
+        for key, value in table.items()
+    }
+    # An empty table may have a meaning, as [snapshot] has.
+    return keys | {f"[{name}]": True for name in sections}
+
+
+def _written(reader: TableReader, key: str, value: Any) -> Any:
+    """Return what the file says about a key: the value, and the texts of the variables and files in it."""
+    texts = reader.texts.items()
+    return value, {
+        at[len(key) :]: text for at, text in texts if at.startswith((f"{key}.", f"{key}[")) or at == key
+    }
 
 
 def _options(reader: TableReader, document: dict[str, Any]) -> dict[str, Any]:
@@ -238,8 +326,8 @@ def _source_schema() -> TableSchema:
     return replace(schema, hints=hints, required=schema.required - {"dsn"})
 
 
-def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, tuple[str, Delivery]]:
-    """Return the type and the delivery of each valid sink, by name."""
+def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, _Sink]:
+    """Return each valid sink, by name."""
     from aiorepl.pipeline.fan_out import JOURNAL
     from aiorepl.pipeline.registry import sinks as installed
 
@@ -252,8 +340,7 @@ def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, tupl
         return {}
     if not tables and not journal:
         reader.error("sinks", "is empty: write at least one [[sinks]] with a type, or a [journal]")
-    kinds: dict[str, str] = {}
-    deliveries: dict[str, Delivery] = {}
+    found: dict[str, _Sink] = {}
     names: dict[str, str] = {JOURNAL: "the journal"} if journal else {}
     for key, table in ((f"sinks[{number}]", table) for number, table in enumerate(tables, 1)):
         if "name" in table:
@@ -270,15 +357,17 @@ def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, tupl
         kind = reader.value(f"{key}.type", str, table["type"])
         sink = None if kind is None else _sink(reader, key, kind, table)
         if sink is not None:
-            kinds[key], deliveries[key] = kind, sink
+            assert kind is not None
+            found[key] = _Sink(kind, sink, _written(reader, key, table))
     # Sinks without a name are called by their type: kafka, kafka-2, kafka-3.
-    named = {key: name for name, key in names.items() if key in deliveries}
-    for key, kind in kinds.items():
+    named = {key: name for name, key in names.items() if key in found}
+    for key, each in found.items():
         if key not in named:
+            kind = each.kind
             numbered = itertools.chain([kind], (f"{kind}-{count}" for count in itertools.count(2)))
             named[key] = next(name for name in numbered if name not in names)
             names[named[key]] = key
-    return {named[key]: (kinds[key], sink) for key, sink in deliveries.items()}
+    return {named[key]: sink for key, sink in found.items()}
 
 
 def _sink(reader: TableReader, key: str, kind: str, table: dict[str, Any]) -> Delivery | None:

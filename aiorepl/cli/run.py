@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Coroutine
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,6 +16,7 @@ from aiorepl.errors import AioreplError, ConfigurationError, SlotLost
 from aiorepl.loggers import logger
 
 if TYPE_CHECKING:
+    from aiorepl.cli.controls import Controls
     from aiorepl.cli.log import Log
     from aiorepl.cli.pipeline_file import PipelineFile
 
@@ -50,9 +52,10 @@ def run(
     http_host: tuple[str, ...],
     accept_gap: bool,
 ) -> int:
-    """Run the pipeline that FILE describes (default: aiorepl.toml) until SIGINT, SIGTERM or SIGHUP.
+    """Run the pipeline that FILE describes (default: aiorepl.toml) until SIGINT or SIGTERM, or until its terminal is closed.
 
-    The first signal stops it in order: the sinks finish, and the exit code is 0. A second one interrupts it.
+    The first signal stops it in order: the sinks finish, and the exit code is 0. A second one interrupts it. SIGHUP reads the file
+    again: with a [journal], sinks are added, altered and removed while the pipeline runs.
 
     To begin: aiorepl run --example > aiorepl.toml. If the file has no dsn, AIOREPL_DSN or the PG* environment variables
     name the server.
@@ -72,19 +75,23 @@ def run(
         click.echo(f"{file} is valid")
         return 0
     log.be_a_service()
-    while _recovers(loaded, http, http_host, log):
+    while _recovers(file, loaded, http, http_host, log):
         loaded = load(file)
     _log.info("stopped")
     return 0
 
 
-def _recovers(loaded: PipelineFile, http: str | None, http_host: tuple[str, ...], log: Log) -> bool:
+def _recovers(
+    file: Path, loaded: PipelineFile, http: str | None, http_host: tuple[str, ...], log: Log
+) -> bool:
     """Run the pipeline. Return whether its slot was lost, and another start reads all tables again."""
+    from aiorepl.cli.controls import Controls
     from aiorepl.cli.event_loop import run_async, run_pipeline
 
-    beside = _served(loaded, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
+    controls = Controls(file, loaded)
+    beside = _served(loaded, controls, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
     try:
-        run_async(run_pipeline(loaded.pipeline, beside))
+        run_async(run_pipeline(loaded.pipeline, beside, controls.hang_up))
     except SlotLost:
         if not loaded.pipeline.recovers:
             raise
@@ -93,21 +100,29 @@ def _recovers(loaded: PipelineFile, http: str | None, http_host: tuple[str, ...]
 
 
 def _served(
-    loaded: PipelineFile, address: str | None, names: tuple[str, ...]
+    loaded: PipelineFile, controls: Controls, address: str | None, names: tuple[str, ...]
 ) -> dict[str, Coroutine[Any, Any, None]]:
     if address is None:
         return {}
     try:
         from aiorepl.monitoring.app import status_app
+        from aiorepl.monitoring.control import control_routes
         from aiorepl.monitoring.server import listen, serve
     except ModuleNotFoundError as missing:
         raise ConfigurationError(f"--http needs {missing.name}: pip install 'aiorepl[http]'") from missing
     bound = listen(address)
     host, port = bound.getsockname()[:2]
+    if loaded.token is not None and not ip_address(host).is_loopback:
+        bound.close()
+        raise ConfigurationError(
+            f"--http {address} is no loopback address, and there the token in [http] would be sent in the clear: use 127.0.0.1, or remove "
+            "[http]"
+        )
     _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
-    return {
-        "the status page": serve(status_app(loaded.pipeline), bound, (address.rpartition(":")[0], *names))
-    }
+    app = status_app(
+        loaded.pipeline, () if loaded.token is None else control_routes(controls.actions, loaded.token)
+    )
+    return {"the status page": serve(app, bound, (address.rpartition(":")[0], *names))}
 
 
 async def _report(loaded: PipelineFile, log: Log) -> None:

@@ -21,6 +21,7 @@ _STYLES: Final = {
     "starting": "yellow",
     "degraded": "yellow",
     "retrying": "yellow",
+    "paused": "yellow",
     "failed": "bold red",
     "stopped": "red",
 }

@@ -109,6 +109,8 @@ class TableReader:
         self.errors: list[str] = []
         self.kept: set[str] = set()
         """The keys whose ``file:…`` stays: the file is checked, and read again for every connection."""
+        self.texts: dict[str, str] = {}
+        """The text of each string by its key, after substitution."""
         self._texts: list[str] = []
         self._substituted: list[str] = []
 
@@ -252,6 +254,7 @@ class TableReader:
                 text = named if key in self.kept else text
         if len(self.errors) > before:
             return None
+        self.texts[key] = text
         (self._texts if text == written else self._substituted).append(text)
         return text
 

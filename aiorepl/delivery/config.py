@@ -120,22 +120,43 @@ def resolve(
 
     :raises ConfigurationError: the same sink is given twice, or two sinks share a folder of dead letters.
     """
+    specs = named(sinks)
+    resolved = {name: _resolve(spec, batches, retry) for name, spec in specs.items()}
+    require_new(specs.values(), ())
+    _require_own_folders(specs)
+    return resolved
+
+
+def named(sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec]) -> dict[str, SinkSpec]:
+    """Return the sinks by name.
+
+    :raises ConfigurationError: this is neither a list nor a mapping.
+    """
     if isinstance(sinks, (Sink, SyncSink, Delivery, str, bytes)) or not isinstance(
         sinks, (Mapping, Iterable)
     ):
         raise ConfigurationError("sinks must be a list, or a mapping from names to sinks")
-    named = dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
-    resolved = {name: _resolve(spec, batches, retry) for name, spec in named.items()}
-    used: set[int] = set()
-    for spec in named.values():
-        for sink in (spec.sink, spec.dead_letters) if isinstance(spec, Delivery) else (spec,):
-            if isinstance(sink, (Sink, SyncSink)) and id(sink) in used:
+    return dict(sinks) if isinstance(sinks, Mapping) else _named(sinks)
+
+
+def require_new(specs: Iterable[SinkSpec], used: Iterable[SinkSpec]) -> None:
+    """Check that no sink object is in two of these, or in one of those that the pipeline has used before.
+
+    :raises ConfigurationError: a sink object is used twice.
+    """
+    seen = {id(sink) for spec in used for sink in _objects(spec)}
+    for spec in specs:
+        for sink in _objects(spec):
+            if id(sink) in seen:
                 raise ConfigurationError(
                     f"the same {type(sink).__name__} is used twice in the pipeline: create one object for each use"
                 )
-            used.add(id(sink))
-    _require_own_folders(named)
-    return resolved
+            seen.add(id(sink))
+
+
+def _objects(spec: SinkSpec) -> list[Sink | SyncSink]:
+    found = (spec.sink, spec.dead_letters) if isinstance(spec, Delivery) else (spec,)
+    return [sink for sink in found if isinstance(sink, (Sink, SyncSink))]
 
 
 def _require_own_folders(named: Mapping[str, SinkSpec]) -> None:

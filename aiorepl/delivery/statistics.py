@@ -37,6 +37,7 @@ class SinkStatistics:
     :param retrying: the error after which a call is repeated now; ``None`` if the last call has succeeded.
     :param next_attempt: the approximate time of the next attempt, as of ``time.monotonic``; ``None`` while ``retrying`` is ``None``.
     :param failed: the error that stopped the sink; ``None`` while it works.
+    :param paused: whether the sink is paused.
     :param waiting_for: what a call of the sink waits for in its target, such as a lock; ``None`` if it does not wait, or does not say.
     """
 
@@ -59,6 +60,7 @@ class SinkStatistics:
     next_attempt: float | None = None
     failed: str | None = None
     waiting_for: str | None = None
+    paused: bool = False
 
     def waits(self, seconds: float) -> None:
         """Record how long a repeated call waits."""

@@ -152,8 +152,12 @@ class _Retained:
         return not (old or large)
 
 
-async def keep_pruned(url: Location | Store, retention: Retention) -> None:
-    """Prune periodically, until cancelled. An error is only logged, because the stream does not depend on pruning."""
+async def keep_pruned(url: Location | Store, retention: Retention, lock: asyncio.Lock | None = None) -> None:
+    """Prune periodically, until cancelled. An error is only logged, because the stream does not depend on pruning.
+
+    :param lock: held while segments are deleted.
+    """
+    lock = lock or asyncio.Lock()
     age = _MAX_PAUSE if retention.max_age_seconds is None else retention.max_age_seconds
     pause = max(_MIN_PAUSE, min(age, _MAX_PAUSE))
     store, logged = open_store(url), ""
@@ -161,7 +165,8 @@ async def keep_pruned(url: Location | Store, retention: Retention) -> None:
     looked = -_MAX_PAUSE
     while True:
         try:
-            deleted = await asyncio.to_thread(prune, store, retention=retention)
+            async with lock:
+                deleted = await asyncio.to_thread(prune, store, retention=retention)
             if (now := time.monotonic()) - looked >= _MAX_PAUSE:
                 looked, before = now, stalled
                 stalled = await asyncio.to_thread(stalled_cursors, store)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -40,8 +40,11 @@ from aiorepl.monitoring.watch import Watch
 from aiorepl.pipeline.pipeline import Pipeline
 
 
-def status_app(pipeline: Pipeline) -> Starlette:
-    """Return the ASGI application for a pipeline. Mount it in another one, or serve it with any ASGI server."""
+def status_app(pipeline: Pipeline, more: Sequence[Route] = ()) -> Starlette:
+    """Return the ASGI application for a pipeline. Mount it in another one, or serve it with any ASGI server.
+
+    :param more: further routes, such as those of ``aiorepl run`` that change the pipeline.
+    """
     monitor = _Monitor(pipeline)
     return Starlette(
         routes=[
@@ -51,6 +54,7 @@ def status_app(pipeline: Pipeline) -> Starlette:
             Route("/livez", monitor.livez),
             Route("/readyz", monitor.readyz),
             Route("/metrics", monitor.metrics),
+            *more,
         ],
         lifespan=monitor.lifespan,
     )

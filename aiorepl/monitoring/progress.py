@@ -37,9 +37,11 @@ class Readiness:
 
         :param now: seconds of a monotonic clock.
         """
+        for name in self._lagging.keys() - statistics.lags.keys():
+            del self._lagging[name]
         for name, lag in statistics.lags.items():
             durable = statistics.sinks[name].durable
-            if not lag.durable:
+            if not lag.durable or statistics.sinks[name].paused:
                 self._lagging.pop(name, None)
             elif name not in self._lagging or self._lagging[name][0] != durable:
                 self._lagging[name] = durable, now
@@ -59,7 +61,11 @@ class Readiness:
             if sink.failed is not None:
                 problems.append(f"sink {name} has stopped: {sink.failed}")
         for name, (_, since) in self._lagging.items():
-            if statistics.sinks[name].failed is None and now - since >= self._stalled_seconds:
+            if (
+                name in statistics.sinks
+                and statistics.sinks[name].failed is None
+                and now - since >= self._stalled_seconds
+            ):
                 problems.append(f"nothing has become durable in sink {name} for {now - since:.0f} s")
         return problems + lost
 

@@ -147,6 +147,8 @@ def _sink(
         "series": name if trends is None else trends.series(name),
         "state": "stopped"
         if sink.failed
+        else "paused"
+        if sink.paused and running != "ended"
         else "retrying"
         if sink.retrying and running != "ended"
         else running,

@@ -3,6 +3,7 @@
 - ``pipeline`` is the object that programs use. It runs one of the two ways to the sinks, ``direct`` and ``journaled``, which share
   their base ``fan_out``.
 - ``start`` decides what a start reads, and where its consumers and the stream continue.
+- ``running_sinks`` changes the sinks while the pipeline runs.
 - ``options`` checks the options that depend on each other.
 - ``journal_follower`` reads the journal for a sink; ``progress`` stores what a sink has made durable.
 - ``initial_snapshot``, ``snapshot_source`` and ``snapshot_monitor`` connect the pipeline with ``aiorepl.snapshot``.

@@ -87,13 +87,14 @@ class FanOut(ABC):
         self.snapshots = snapshots
         self._snapshot = snapshot
         self._snapshot_source = snapshot_source(capture.source, snapshot.options, snapshot.hides_key)
-        self._sinks = sinks
+        self._sinks = dict(sinks)
         self._memories = memories
         self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
         # The positions that the sinks and the journal keep; set by ``_open``.
         self._stored: dict[str, Position | None] = {}
-        self._feeders: list[Feeder] = []
+        # By the name of the buffer.
+        self._feeders: dict[str, Feeder] = {}
         self._stopped = asyncio.Event()
         # Whether the stream is read beyond the end of the run, because tables are still to be read.
         self._reads_on = False
@@ -125,7 +126,7 @@ class FanOut(ABC):
     def stop_reading(self) -> None:
         """Stop reading. Slices in the buffers are still delivered."""
         self._stopped.set()
-        for feeder in self._feeders:
+        for feeder in self._feeders.values():
             feeder.stop()
 
     async def _begin(
@@ -294,19 +295,29 @@ class FanOut(ABC):
         read: Callable[[], Coroutine[Any, Any, None]],
         workers: list[SinkWorker],
         *,
+        name: str = SOURCE,
+        stopped: asyncio.Event | None = None,
         rewind: Callable[[LSN], Awaitable[None]] | None = None,
         failed: Callable[[Exception], None] | None = None,
     ) -> None:
+        """Fill a buffer, and run its workers to their end.
+
+        :param name: the name of the buffer.
+        :param stopped: set if nothing more is to be read; ``None``: only ``stop_reading`` ends reading.
+        """
         try:
             async with asyncio.TaskGroup() as group:
-                feeder = Feeder(group, buffer, read, rewind, failed or self._reading_failed)
-                self._feeders.append(feeder)
+                feeder = self._feeders[name] = Feeder(
+                    group, buffer, read, rewind, failed or self._reading_failed
+                )
                 feeder.start()
-                if self._stopped.is_set():
+                if (stopped or self._stopped).is_set():
                     feeder.stop()
                 for worker in workers:
-                    name = f"aiorepl sink {worker.statistics.name}"
-                    attribute_to_sink(group.create_task(_run(worker, feeder), name=name), worker.statistics)
+                    task = group.create_task(
+                        _run(worker, feeder), name=f"aiorepl sink {worker.statistics.name}"
+                    )
+                    attribute_to_sink(task, worker.statistics)
         finally:
             # A sink that has failed reads no more, but the pipeline may continue for the others.
             buffer.clear()

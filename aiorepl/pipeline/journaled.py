@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiorepl.cancellation import cancel_and_wait, run_until_set
 from aiorepl.delivery.batching import BatchPolicy
@@ -56,6 +56,17 @@ _REMINDER_SECONDS: Final = 300.0
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The task that delivers to one sink.
+
+    :param stopped: set if the task has to end.
+    """
+
+    task: asyncio.Task[None]
+    stopped: asyncio.Event
+
+
 class JournaledFanOut(FanOut):
     """Connects the source to the journal, and the journal to each sink, through one buffer each."""
 
@@ -76,12 +87,8 @@ class JournaledFanOut(FanOut):
         compact: bool,
         selection: Selection | None,
     ) -> None:
-        if JOURNAL in sinks:
-            raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
-        if compact and HISTORY in sinks:
-            raise ConfigurationError(
-                f"a sink must not be named {HISTORY!r}: compaction has the cursor of that name"
-            )
+        self._compact = compact
+        self.require_names(sinks)
         super().__init__(
             capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots, memories
         )
@@ -92,20 +99,25 @@ class JournaledFanOut(FanOut):
             self._sink, replace(batches, max_rows=None, linger=0.0), retry, selection=selection
         )
         self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
-        self._compact = compact
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         # One object for each sink, made when its cursor is registered. The object notices if another process takes the cursor
         # over.
-        self._cursors = {
-            name: Cursors(self._store, count_writes=memories[name].count_writes if name in memories else None)
-            for name in sinks
-        }
-        self._followers: list[JournalFollower] = []
+        self._cursors: dict[str, Cursors] = {}
+        self._runs: dict[str, _Run] = {}
+        self._followers: dict[str, JournalFollower] = {}
         self._failed: dict[str, Exception] = {}
         # Sinks whose cursor may still move back, because they have not returned their position yet.
         self._unopened = set(sinks)
         self._all_opened = asyncio.Event()
+        if not sinks:
+            self._all_opened.set()
+        # Held while segments are deleted, and while a cursor is created.
+        self._pruning = asyncio.Lock()
         self._start: Start | None = None
+        # Sinks whose positions were compared with the initial snapshot. Later they may be past it.
+        self._begun: set[str] = set()
+        # The tasks of the sinks; set while the stream runs.
+        self._group: asyncio.TaskGroup | None = None
         # The first LSN of the journal, and its end at this start.
         self._journal_start = LSN(0)
         self._journal_end = LSN(0)
@@ -139,7 +151,7 @@ class JournaledFanOut(FanOut):
         self._journal_start = await self._read_with_retries(
             JOURNAL, self._journal, partial(_start_of, reader)
         )
-        cursors = {name: await self._register(name, begin) for name in self._sinks}
+        cursors = {name: await self._register(name) for name in self._sinks}
         if self._compact:
             await self._compact_beside(begin, cleanup)
         if self._retention is not None:
@@ -150,11 +162,11 @@ class JournaledFanOut(FanOut):
         reminding = asyncio.create_task(self._remind(), name="aiorepl stopped sinks")
         cleanup.push_async_callback(cancel_and_wait, reminding)
         self.started.set()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._fill_journal(buffer, worker))
+        async with asyncio.TaskGroup() as self._group:
+            self._group.create_task(self._fill_journal(buffer, worker))
             for name, at in cursors.items():
                 if at is not None:
-                    group.create_task(self._read_journal(name, at, cleanup))
+                    self._run_sink(name, at)
         await self._abandon_snapshots()
         for error in self._failed.values():
             raise error
@@ -190,15 +202,100 @@ class JournaledFanOut(FanOut):
         # The first conflicting slice refutes a claim, before anything is written.
         await self._sink.skip(begins, begin.at(claim.position.lsn))
 
-    async def _read_journal(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
-        """Run one sink. If it fails, its cursor stays, and the journal and the other sinks continue.
+    def stop_reading(self) -> None:
+        super().stop_reading()
+        for run in self._runs.values():
+            run.stopped.set()
+
+    def require_names(self, sinks: Collection[str]) -> None:
+        """Check that no sink has the name of the journal, or of compaction.
+
+        :raises ConfigurationError: a sink has it.
+        """
+        if JOURNAL in sinks:
+            raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
+        if self._compact and HISTORY in sinks:
+            raise ConfigurationError(
+                f"a sink must not be named {HISTORY!r}: compaction has the cursor of that name"
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether sinks can be started: the stream has started, and the pipeline was not stopped."""
+        return self._group is not None and not (self._stopped.is_set() or self.ending.is_set())
+
+    def failed(self, name: str) -> bool:
+        """Whether a sink has failed."""
+        return name in self._failed
+
+    async def stop_sink(self, name: str, timeout: float) -> None:
+        """Stop a sink between two transactions, after it has made durable what it has accepted, and close it.
+
+        :param timeout: seconds until the sink is cancelled. What it has not made durable then, it gets again.
+        """
+        if (run := self._runs.get(name)) is None:
+            return
+        run.stopped.set()
+        if (feeder := self._feeders.get(name)) is not None:
+            feeder.stop()
+        await asyncio.wait({run.task}, timeout=timeout)
+        if not run.task.done():
+            _log.warning("sink %s has not ended within %s s, and is cancelled", name, timeout)
+            run.task.cancel()
+            await asyncio.wait({run.task})
+        held: tuple[dict[str, Any], ...] = self._runs, self._feeders, self._followers, self.buffers
+        for each in held:
+            each.pop(name, None)
+
+    async def start_sink(self, name: str) -> None:
+        """Start a sink. It continues at its cursor; a new one begins where the journal begins."""
+        if not self.running:
+            return
+        self.statistics[name].paused = False
+        async with self._pruning:
+            at = await self._register(name)
+        if at is not None:
+            self._run_sink(name, at)
+
+    def put_sink(self, name: str, delivery: ResolvedDelivery) -> None:
+        """Add a sink, or replace a stopped one."""
+        self._sinks[name] = delivery
+        self._failed.pop(name, None)
+        statistics = self.statistics.setdefault(name, SinkStatistics(name))
+        statistics.failed = statistics.retrying = statistics.next_attempt = None
+
+    def remove_sink(self, name: str) -> None:
+        """Forget a stopped sink. Its cursor stays in the journal."""
+        self._opened(name)
+        held: tuple[dict[str, Any], ...] = self._sinks, self.statistics, self._contexts, self._stored
+        for each in (*held, self._cursors, self._failed):
+            each.pop(name, None)
+
+    def _run_sink(self, name: str, at: Position) -> None:
+        assert self._group is not None
+        stopped = asyncio.Event()
+        work = self._read_journal(name, at, stopped)
+        try:
+            task = self._group.create_task(work, name=f"aiorepl reader {name}")
+        except RuntimeError:
+            # The stream has ended, and all other sinks.
+            work.close()
+            return
+        self._runs[name] = _Run(task, stopped)
+        if self._stopped.is_set():
+            stopped.set()
+
+    async def _read_journal(self, name: str, at: Position, stopped: asyncio.Event) -> None:
+        """Run one sink, and close it. If it fails, its cursor stays, and the journal and the other sinks continue.
 
         :param at: the position of the sink's cursor.
+        :param stopped: set if the sink has to end.
         """
         try:
-            await self._deliver_journal(name, at, cleanup)
+            async with contextlib.AsyncExitStack() as cleanup:
+                await self._deliver_journal(name, at, stopped, cleanup)
         except Exception as error:  # noqa: BLE001 - raised once everything has ended
-            self._sink_failed(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
+            self.fail_sink(name, first_of(error) if isinstance(error, ExceptionGroup) else error)
 
     async def _compact_beside(self, begin: Position, cleanup: contextlib.AsyncExitStack) -> None:
         # Imported here, because it imports pyarrow.
@@ -210,9 +307,8 @@ class JournaledFanOut(FanOut):
 
     async def _keep_pruned(self, retention: Retention) -> None:
         # A sink that was restored from a backup needs segments from before its cursor.
-        if self._unopened:
-            await self._all_opened.wait()
-        await keep_pruned(self._store, retention)
+        await self._all_opened.wait()
+        await keep_pruned(self._store, retention, self._pruning)
 
     async def _watch_snapshots(self) -> None:
         """Record in the journal which snapshots were cancelled or cannot continue: their chunks need not be kept."""
@@ -231,7 +327,8 @@ class JournaledFanOut(FanOut):
         if not self._unopened:
             self._all_opened.set()
 
-    def _sink_failed(self, name: str, error: Exception) -> None:
+    def fail_sink(self, name: str, error: Exception) -> None:
+        """Record that a sink has stopped because of an error. Its cursor stays."""
         self._opened(name)
         self._failed[name] = error
         self.statistics[name].failed = str(error)
@@ -256,35 +353,42 @@ class JournaledFanOut(FanOut):
         await self._run_workers(buffer, partial(self._read, buffer), [worker])
         end = await self._read_with_retries(JOURNAL, self._journal, JournalReader(self._store).end)
         self._end = end.lsn
-        for follower in self._followers:
+        for follower in self._followers.values():
             follower.end_at(self._end)
 
     async def _read_with_retries(self, name: str, delivery: ResolvedDelivery, read: Callable[[], _T]) -> _T:
         return await read_with_retries(delivery.retry, f"sink {name}: reading the journal", read)
 
-    async def _register(self, name: str, begin: Position) -> Position | None:
+    async def _register(self, name: str) -> Position | None:
         """Create or refresh the sink's cursor, which protects all later segments; return its position, or ``None`` on failure."""
-        cursors = self._cursors[name]
+        assert self._start is not None
+        begin, memory = self._start.beginning.position, self._memories.get(name)
+        cursors = self._cursors[name] = Cursors(
+            self._store, count_writes=None if memory is None else memory.count_writes
+        )
         # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
             kept = await self._read_with_retries(name, self._sinks[name], partial(cursors.get, name))
             at = begin.at(LSN(0) if kept is None else kept.lsn)
             await CursorProgress(cursors, name, begin, self._sinks[name].retry).durable(at.lsn)
         except AioreplError as error:
-            self._sink_failed(name, error)
+            self.fail_sink(name, error)
             return None
         statistics = self.statistics[name]
         statistics.accepted = statistics.durable = at.lsn
         return at
 
-    async def _deliver_journal(self, name: str, at: Position, cleanup: contextlib.AsyncExitStack) -> None:
+    async def _deliver_journal(
+        self, name: str, at: Position, stopped: asyncio.Event, cleanup: contextlib.AsyncExitStack
+    ) -> None:
         delivery = self._sinks[name]
-        opened = await run_until_set(self._stopped, self._open_sink_at(name, delivery, at, cleanup))
+        opened = await run_until_set(stopped, self._open_sink_at(name, delivery, at, cleanup))
         if opened is None:
             return
         (own,) = opened
         start, continuity = await self._start_position(name, own, at)
-        reads_from = min(start.lsn, self._journal_end)
+        self._begun.add(name)
+        reads_from = min(start.lsn, self._journal_limit)
         progress = CursorProgress(self._cursors[name], name, at, delivery.retry)
         if start.lsn < at.lsn:
             await progress.rewound(start.lsn)
@@ -294,22 +398,34 @@ class JournaledFanOut(FanOut):
         buffer = self._new_buffer(name, self._buffer_bytes)
         stored = None if own is None else start
         worker = self._worker(name, delivery, buffer, progress, after=start.lsn, stored=stored)
-        follower = JournalFollower(
+        follower = self._followers[name] = JournalFollower(
             name,
             JournalReader(self._store),
             buffer,
             # A sink may be ahead of its cursor or of the journal: its last transaction is read again, compared and skipped.
             max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
             delivery.retry,
-            self._capture.tables,
+            self._capture.tables if delivery.needs_catalog else None,
             continuity,
             partial(self.gaps.check_refuted, source="journal"),
         )
-        self._followers.append(follower)
         if self._end is not None:
             follower.end_at(self._end)
-        failed = partial(self._sink_failed, name)
-        await self._run_workers(buffer, follower.run, [worker], rewind=follower.rewind, failed=failed)
+        failed = partial(self.fail_sink, name)
+        await self._run_workers(
+            buffer,
+            follower.run,
+            [worker],
+            name=name,
+            stopped=stopped,
+            rewind=follower.rewind,
+            failed=failed,
+        )
+
+    @property
+    def _journal_limit(self) -> LSN:
+        """The end of the journal, now or at this start."""
+        return max(self._journal_end, self._sink.end)
 
     async def _start_position(
         self, name: str, own: Position | None, at: Position
@@ -344,7 +460,7 @@ class JournaledFanOut(FanOut):
             return start.at(until), Continuity((), begins)
         if own is None or not own.lsn:
             return start, Continuity((), begins)
-        resumed = self._check_ahead(f"sink {name}", own)
+        resumed = self._check_ahead(name, own)
         last = None if own.last is None else own.last.commit_lsn
         # A transaction in an accepted gap is not in the journal, so the journal cannot prove it.
         missing = last is not None and any(gap.start_lsn <= last < gap.until for gap in chain.gaps)
@@ -352,14 +468,16 @@ class JournaledFanOut(FanOut):
         claims = [self._claim(name, f"sink {name}", own)] if compared else []
         return resumed, Continuity(claims, max(begins, at.lsn))
 
-    def _check_ahead(self, holder: str, own: Position) -> Position:
+    def _check_ahead(self, name: str, own: Position) -> Position:
         """Return the position from which a sink continues, if the sink may be ahead of the journal.
 
         :raises SlotError: the sink is ahead of the initial snapshot, or of the server.
         """
         assert self._start is not None
-        self._start.beginning.require_behind(holder, own)
-        if own.lsn <= self._journal_end:
+        holder = f"sink {name}"
+        if name not in self._begun:
+            self._start.beginning.require_behind(holder, own)
+        if own.lsn <= self._journal_limit:
             return own
         found = self._start.beginning.found
         return self.gaps.check(holder, own, found.position, found.wal_end, found.upgrade) or own

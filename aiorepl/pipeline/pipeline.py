@@ -58,6 +58,7 @@ from aiorepl.transforms.selection import Selection
 
 if TYPE_CHECKING:
     from aiorepl.journal.retention import Retention
+    from aiorepl.pipeline.running_sinks import RunningSinks, SinkChanges
     from aiorepl.storage.opening import Location
     from aiorepl.storage.store import Store
 
@@ -161,6 +162,7 @@ class Pipeline:
         )
         self.recovers = False
         """Whether the next pipeline with these options reads all tables again, because this one has ended with ``SlotLost``."""
+        self._options = options
         self._accept_gap = accept_gap
         self._source = source
         self._wait_for_slot = wait_for_slot
@@ -191,6 +193,7 @@ class Pipeline:
         )
         self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
         self._watch = self._new_watch(options, deliveries)
+        self._running_sinks = self._new_running_sinks(sinks, deliveries, selections)
         self._stopping = asyncio.Event()
         self._started = False
         self._began: float | None = None
@@ -241,6 +244,37 @@ class Pipeline:
         )
         self._fan_out.notices = watch.notices
         return watch
+
+    def _new_running_sinks(
+        self,
+        sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec],
+        deliveries: Mapping[str, ResolvedDelivery],
+        selections: SelectionState | None,
+    ) -> RunningSinks | None:
+        if self._journal is None:
+            return None
+        from aiorepl.pipeline.journaled import JournaledFanOut
+        from aiorepl.pipeline.running_sinks import RunningSinks
+
+        assert isinstance(self._fan_out, JournaledFanOut)
+        return RunningSinks(
+            self._options,
+            sinks,
+            deliveries,
+            self._fan_out,
+            self._capture,
+            selections,
+            self._watch,
+            self._narrow,
+            self.shutdown_timeout,
+        )
+
+    async def _narrow(self, deliveries: Mapping[str, ResolvedDelivery]) -> None:
+        """Record which sinks receive the changes from now on, for the rows of a gap."""
+        if self._recovery is not None:
+            assert self._losses is not None
+            self._recovery.consumers = _consumers(self._options, deliveries)
+            await self._losses.narrow(self._recovery.consumers)
 
     async def run(self) -> None:
         """Run until the end of the stream (``until``), ``stop()``, or an error. A pipeline runs only once.
@@ -323,11 +357,65 @@ class Pipeline:
         :raises ConfigurationError: the table cannot be read; says what to do.
         :raises AioreplError: reading failed, was cancelled, or the pipeline ended.
         """
+        self.require_snapshots()
+        await self._snapshots.request(table, where)
+
+    def require_snapshots(self) -> None:
+        """Check that tables can be read while the stream runs.
+
+        :raises ConfigurationError: the source has no tables, or the slot is temporary.
+        """
         if not self._source.has_catalog:
             raise ConfigurationError(f"a {type(self._source).__name__} has no tables that could be read")
         if self._capture.resyncs:
             raise ConfigurationError(NO_TABLES)
-        await self._snapshots.request(table, where)
+
+    async def reload(self, sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec]) -> SinkChanges:
+        """Add, replace and remove sinks while the pipeline runs; needs a journal. The stream and the other sinks do not notice.
+
+        A sink stays if this is called with the same object under the same name. For another object, the former sink makes durable
+        what it has accepted, up to the end of a transaction, and is closed; the new one continues at the cursor of that name. A
+        new name begins where the journal begins. A removed sink leaves its cursor in the journal, as it does if the next start is
+        without it. Sinks are opened after the call has returned. One that cannot be opened stops, and the others continue, as at a
+        start. A paused sink stays paused.
+
+        Everything is checked first, as at a start, also whether a selection hides less than before. If a check fails, or the call
+        is cancelled meanwhile, nothing is changed. A cancellation later has no effect on the sinks. Waits for the start of the
+        stream.
+
+        :param sinks: all sinks from now on, as the pipeline takes them.
+        :returns: the names of the sinks that were added, replaced and removed.
+        :raises ConfigurationError: a sink is wrong, or there is no journal.
+        :raises AioreplError: the catalog or the journal's folder is not available, or the pipeline has ended, or ends.
+        """
+        return await (await self._changeable()).reload(sinks)
+
+    async def pause(self, name: str) -> None:
+        """Stop a sink between two transactions, and close it, until ``resume``; needs a journal, which keeps the changes for it.
+
+        A sink that does not end within the shutdown timeout is cancelled. The pause ends with the process.
+
+        :raises ConfigurationError: there is no such sink, or no journal.
+        :raises AioreplError: the pipeline has ended, or ends.
+        """
+        await (await self._changeable()).pause(name)
+
+    async def resume(self, name: str, sink: SinkSpec) -> None:
+        """Continue a sink that is paused, or that has stopped because of an error.
+
+        :param sink: a new object, because sinks are opened only once; other options than before are checked as by ``reload``.
+        :raises ConfigurationError: there is no such sink, or it runs, or is wrong; or there is no journal.
+        :raises AioreplError: as for ``reload``.
+        """
+        await (await self._changeable()).resume(name, sink)
+
+    async def _changeable(self) -> RunningSinks:
+        if self._running_sinks is None:
+            raise ConfigurationError(
+                "sinks can be changed, paused and resumed only if the pipeline has a journal: without one, stop it and start it again"
+            )
+        await self.started()
+        return self._running_sinks
 
     async def started(self) -> None:
         """Wait until the stream has started.
@@ -509,6 +597,8 @@ def _capture(
     if selections is None:
         return Capture(options.source, retry=reconnect, until=until)
     hides = bool(selections.memories)
+    # Sinks that are added while the stream runs may need the look-ups of tables.
+    may = options.journal is not None
     # A column keeps its number when it is renamed, so a selection still finds the columns that it hides.
     numbered = (
         hides
@@ -520,7 +610,9 @@ def _capture(
         options.source,
         retry=reconnect,
         until=until,
-        tables=TableLookups(options.source, selections.begin if hides else None) if tables else None,
+        tables=TableLookups(options.source, selections.begin if hides else None, wanted=tables)
+        if tables or may
+        else None,
         columns=ColumnLookups(options.source, reconnects=reconnect is not None) if numbered else None,
     )
 
@@ -540,6 +632,9 @@ def _recovery(
     losses = None if options.folder is None else SlotLosses(options.folder, source.slot, most)
     if losses is None or options.on_slot_lost != "resnapshot":
         return losses, None
+    return losses, SlotRecovery(losses, capture, phase, _consumers(options, sinks))
+
+
+def _consumers(options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery]) -> frozenset[str]:
     selected = {name: each.selection for name, each in sinks.items()}
-    received = consumers(source.options().publications, options.journal_selection, selected)
-    return losses, SlotRecovery(losses, capture, phase, received)
+    return consumers(options.source.options().publications, options.journal_selection, selected)

@@ -69,10 +69,9 @@ class PublicationWatch:
         reopen: Callable[[LSN], None],
     ) -> None:
         self.statistics = PublicationStatistics()
-        self.notices = {name: Notices() for name, each in deliveries.items() if each.publication_changes}
+        self.notices: dict[str, Notices] = {}
         self._source = source
         self._policy = policy
-        self._selections = {name: each.selection for name, each in deliveries.items()}
         self._state = state
         self._snapshots = snapshots
         self._counts = counts
@@ -86,14 +85,23 @@ class PublicationWatch:
         self._follows = False
         # What was reported and could not be stored yet.
         self._reported: Collection[Difference] = ()
-        for notices in self.notices.values():
-            notices.settled = self._on_settled
+        self.set_sinks(deliveries)
         counts.altered = self._on_described
 
     async def recall(self) -> None:
         """Make the source reconnect where an earlier process did, if the stream begins before that. Call this before it begins."""
         if (lsn := await self._state.recall()) is not None:
             self._reopen(lsn)
+
+    def set_sinks(self, deliveries: Mapping[str, ResolvedDelivery]) -> None:
+        """Set the sinks. A sink that stays keeps the changes that are not durable in it."""
+        self._selections = {name: each.selection for name, each in deliveries.items()}
+        asking = {name for name, each in deliveries.items() if each.publication_changes}
+        for name in self.notices.keys() - asking:
+            del self.notices[name]
+        for name in sorted(asking - self.notices.keys()):
+            self.notices[name] = Notices()
+            self.notices[name].settled = self._on_settled
 
     async def run(self, position: Position, *, fresh: bool) -> None:
         """Watch until this is cancelled.
@@ -233,7 +241,8 @@ class PublicationWatch:
         await self._state.write(now, self._pending(added))
         self._reported = ()
         for name, notices in self.notices.items():
-            notices.add(added[name])
+            # A sink that was added meanwhile gets later changes only.
+            notices.add(added.get(name, ()))
 
     async def _store_pending(self) -> None:
         if self._state.picture is not None:

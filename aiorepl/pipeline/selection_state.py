@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -75,13 +75,14 @@ class SelectionState:
             for name, selection in selections.items()
             if selection is not None and selection.rules
         }
-        self._retries = retries
+        self._retries = dict(retries)
         name = f"{slot}.selections.json"
         self._document = None if folder is None else Document(open_store(folder), name, _dump, _load)
         self._slot = slot
         self._journaled = journaled
         # The contents of the file; before the first write, the contents that it is going to have.
         self._stored = _Memories()
+        self._loaded = False
         self._writing = asyncio.Lock()
         self.memories: dict[str, SelectionMemory] = {}
         for name, selection in self._selections.items():
@@ -91,8 +92,7 @@ class SelectionState:
                     "without a journal nothing remembers the names: set state_dir, a folder that is kept over restarts, or write "
                     "the exact names"
                 )
-            write = None if self._document is None else partial(self._persist, name)
-            self.memories[name] = SelectionMemory(selection.rules, write, partial(self._written, name))
+            self.memories[name] = self._new_memory(name, selection)
 
     def may_hide_key(self, name: str, table: PublishedTable) -> bool:
         """Whether a selection may hide a column of the table's key. If so, the plan in the folder must not contain values of the key.
@@ -120,49 +120,113 @@ class SelectionState:
         """
         require_matches(self._selections, catalog)
         document = self._document
-        self._stored = _Memories(source)
-        if document is not None:
-            found = await asyncio.to_thread(document.load)
-            if found is not None:
-                _require_source(found, source, document.location)
-                self._stored = found
-            cursors = await asyncio.to_thread(self._read_cursors)
-            if found is None:
-                for name, selection in self._selections.items():
-                    self._require_new(name, selection, catalog, cursors, document, read=read)
-            else:
-                self._require_newest(cursors, document)
-            counted = {name: max(self._written(name), cursor.writes) for name, cursor in cursors.items()}
-            self._stored = replace(self._stored, writes={**self._stored.writes, **counted})
+        await self._load_file(source)
+        await self._require_remembered(self._selections, catalog, read=read)
         for name, memory in self.memories.items():
-            memory.load(self._stored.tables.get(name, ()))
-            try:
-                memory.begin(catalog)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"sink {name}: {error}") from None
+            self._begin(name, memory, self._stored.tables.get(name, ()), catalog)
             if document is not None and not document.exists:
                 # Write the file even without tables, because later starts require it. An existing file is replaced only once the
                 # slot is acquired, because another pipeline may have the slot.
                 await self._persist(name, memory.to_json())
         return {oid for memory in self.memories.values() for oid in memory.oids}
 
+    async def check(
+        self, selections: Mapping[str, Selection | None], found: TableCatalog, source: str
+    ) -> None:
+        """Check the selections of sinks that are added or altered while the stream runs, as ``begin`` does. Nothing is changed.
+
+        :param found: the published tables, looked up now.
+        :param source: the cluster and database.
+        :raises ConfigurationError, JournalError: as for ``begin``.
+        """
+        ruled = {name: each for name, each in selections.items() if each is not None and each.rules}
+        require_matches(ruled, found)
+        if ruled and not self._loaded:
+            await self._load_file(source)
+        await self._require_remembered(ruled, found, read=True)
+        for name, selection in ruled.items():
+            self._remade(name, selection, found)
+
+    def put(
+        self, name: str, selection: Selection | None, retry: RetryPolicy, found: TableCatalog | None
+    ) -> set[int]:
+        """Replace the selection of a stopped sink, which was checked before. The new memory has everything that the former one had.
+
+        :param found: as for ``check``; ``None`` if no selection was checked.
+        :returns: the oids of the tables that the selection remembers.
+        :raises ConfigurationError: the selection would hide less than the former one has hidden since it was checked.
+        """
+        self._retries[name] = retry
+        if selection is None or not selection.rules or found is None:
+            self._selections.pop(name, None)
+            self.memories.pop(name, None)
+            return set()
+        memory = self._remade(name, selection, found)
+        self._selections[name], self.memories[name] = selection, memory
+        return memory.oids
+
+    def _remade(self, name: str, selection: Selection, found: TableCatalog) -> SelectionMemory:
+        memory, former = self._new_memory(name, selection), self.memories.get(name)
+        stored = self._stored.tables.get(name, ()) if former is None else former.to_json()
+        self._begin(name, memory, stored, found)
+        return memory
+
+    def _new_memory(self, name: str, selection: Selection) -> SelectionMemory:
+        write = None if self._document is None else partial(self._persist, name)
+        return SelectionMemory(selection.rules, write, partial(self._written, name))
+
+    @staticmethod
+    def _begin(name: str, memory: SelectionMemory, stored: Iterable[Any], catalog: TableCatalog) -> None:
+        memory.load(stored)
+        try:
+            memory.begin(catalog)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"sink {name}: {error}") from None
+
+    async def _load_file(self, source: str) -> None:
+        self._stored = _Memories(source)
+        document = self._document
+        if document is not None and (found := await asyncio.to_thread(document.load)) is not None:
+            _require_source(found, source, document.location)
+            self._stored = found
+        self._loaded = True
+
+    async def _require_remembered(
+        self, selections: Mapping[str, Selection], catalog: TableCatalog, *, read: bool
+    ) -> None:
+        """Check that the file remembers what these selections have hidden before.
+
+        :raises ConfigurationError: the file is missing, or an older copy.
+        """
+        if (document := self._document) is None:
+            return
+        cursors = await asyncio.to_thread(self._read_cursors, selections)
+        for name, selection in selections.items():
+            if not document.exists:
+                self._require_new(name, selection, catalog, cursors, document, read=read)
+            elif name in cursors:
+                self._require_newest(name, selection, cursors[name], document)
+        counted = {name: max(self._written(name), cursor.writes) for name, cursor in cursors.items()}
+        self._stored = replace(self._stored, writes={**self._stored.writes, **counted})
+
     def _written(self, sink: str) -> int:
         return self._stored.writes.get(sink, 0)
 
-    def _require_newest(self, cursors: Mapping[str, Cursor], document: Document[_Memories]) -> None:
-        """Check that the file is not older than the sinks' cursors. An older copy lacks tables and columns that were hidden later.
+    def _require_newest(
+        self, name: str, selection: Selection, cursor: Cursor, document: Document[_Memories]
+    ) -> None:
+        """Check that the file is not older than the sink's cursor. An older copy lacks tables and columns that were hidden later.
 
         Each sink has a number of its own. One number for all would grow again while only other sinks run, and then prove nothing.
 
         :raises ConfigurationError: the file is an older copy.
         """
-        for name, cursor in cursors.items():
-            if cursor.writes > self._written(name) and self._selections[name].forgetful:
-                raise ConfigurationError(
-                    f"sink {name}: {document.location} is an older copy, which may not know names that were hidden since: "
-                    f"it counts {self._written(name)} writes, and the sink's cursor {cursor.writes}. Put the newest file back, or delete the file: "
-                    "the next start says how to go on without it"
-                )
+        if cursor.writes > self._written(name) and selection.forgetful:
+            raise ConfigurationError(
+                f"sink {name}: {document.location} is an older copy, which may not know names that were hidden since: "
+                f"it counts {self._written(name)} writes, and the sink's cursor {cursor.writes}. Put the newest file back, or delete the file: "
+                "the next start says how to go on without it"
+            )
 
     def _require_new(
         self,
@@ -196,7 +260,7 @@ class SelectionState:
                 f"writes the file. The patterns hide these names now, compare them with the tables: {listed or 'none'}"
             )
 
-    def _read_cursors(self) -> dict[str, Cursor]:
+    def _read_cursors(self, names: Iterable[str]) -> dict[str, Cursor]:
         """Read the cursors of the sinks that have a selection; none without a journal.
 
         :raises JournalError: a cursor is damaged or cannot be read.
@@ -204,7 +268,7 @@ class SelectionState:
         if self._document is None or not self._journaled:
             return {}
         cursors = Cursors(self._document.store)
-        found = {name: cursors.read(name) for name in self._selections}
+        found = {name: cursors.read(name) for name in names}
         return {name: cursor for name, cursor in found.items() if cursor is not None}
 
     async def _persist(self, sink: str, tables: list[Any]) -> None:

@@ -178,13 +178,14 @@ class SlotLosses:
         )
 
     async def narrow(self, consumers: Collection[str]) -> None:
-        """Forget the recorded sinks that do not receive the changes of this start. Call this before the delivery begins.
+        """Forget the recorded sinks that do not receive the changes from now on. Call this before the delivery begins, or changes.
 
         :param consumers: the sinks, as from ``consumers``.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
-        await self._write_new(replace(self._stored, consumers=self._stored.consumers.intersection(consumers)))
-        self._loaded = self._stored
+        kept = self._stored.consumers.intersection(consumers)
+        await self._write_new(replace(self._stored, consumers=kept))
+        self._loaded = replace(self._loaded, consumers=kept)
 
     async def reached(self, xid: int, started: str | None = None) -> None:
         """Record a current xid, with its epoch.

@@ -37,7 +37,7 @@ class SlotRecovery:
         self._losses = losses
         self._capture = capture
         self._phase = phase
-        self._consumers = consumers
+        self.consumers = consumers
 
     @property
     def recent(self) -> int:
@@ -53,11 +53,11 @@ class SlotRecovery:
         """
         await self._losses.load()
         # After an accepted gap, every sink lacks changes.
-        await self._losses.narrow(() if accept_gap else self._consumers)
+        await self._losses.narrow(() if accept_gap else self.consumers)
         self._phase.known = self._losses.known and not accept_gap
         if self._losses.pending and not accept_gap:
             _log.warning("slot %s was lost: the tables are read again", self._capture.source.slot)
-            self._phase.replace_slot(self._losses.gap(self._consumers))
+            self._phase.replace_slot(self._losses.gap(self.consumers))
 
     async def run(self, started: Callable[[], Awaitable[None]]) -> None:
         """Record the start, and then the server's current xid every hour, until the call is cancelled.
@@ -67,7 +67,7 @@ class SlotRecovery:
         await started()
         try:
             capture = self._capture
-            await self._losses.started(self._consumers, self._phase.plan, capture.xid, capture.server_started)
+            await self._losses.started(self.consumers, self._phase.plan, capture.xid, capture.server_started)
         except AioreplError as error:
             _log.error("the start of slot %s cannot be recorded: %s", self._capture.source.slot, error)
             return

@@ -181,10 +181,10 @@ def watched(journal: Location, names: set[str]) -> None:
     """Prune the journal only once the cursors of its other readers protect the segments that they have not read."""
     keep_pruned, cursors = journaled.keep_pruned, Cursors(journal)
 
-    async def keep(store: Any, limits: Any) -> None:
+    async def keep(store: Any, limits: Any, lock: Any) -> None:
         while not names <= {*await asyncio.to_thread(cursors.names)}:
             await asyncio.sleep(0.02)
-        await keep_pruned(store, limits)
+        await keep_pruned(store, limits, lock)
 
     journaled.keep_pruned = keep
 

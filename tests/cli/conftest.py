@@ -17,6 +17,7 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN
+from tests.cli.deployment import Deployment
 from tests.waiting import DEADLINE
 
 COMMAND = Path(sys.executable).with_name("aiorepl")
@@ -170,3 +171,15 @@ async def published(database: str, slot_name: str, processes) -> AsyncIterator[D
 def command():
     """The path of the command."""
     return COMMAND
+
+
+@pytest.fixture
+async def deployment(fork_server, database, slot_name, tmp_path) -> AsyncIterator[Deployment]:
+    """One with a row in its table."""
+    connection = await asyncpg.connect(database)
+    await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    await connection.execute("INSERT INTO items VALUES (0)")
+    (tmp_path / "dsn").write_text(database + "\n")
+    yield Deployment(fork_server, tmp_path, connection, slot_name)
+    await connection.close()

@@ -6,123 +6,17 @@ import asyncio
 import json
 import os
 import signal
-import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import asyncpg
 import pytest
 
+from tests.cli.deployment import COMMAND, FILE, JOURNAL
 from tests.waiting import DEADLINE
 
 pytestmark = pytest.mark.by_day
-
-COMMAND = (Path(sys.executable).with_name("aiorepl"), "--verbose", "run")
-
-JOURNAL = """
-[journal]
-url = "journal"
-snapshot = true
-"""
-FILE = """
-[source]
-dsn = "file:${SECRETS}/dsn"
-slot = "${SLOT}"
-publication = "p"
-create_slot = true
-[pipeline]
-buffer_bytes = "1MiB"
-[[sinks]]
-type = "jsonl"
-name = "archive"
-path = "events"
-[sinks.batches]
-flush_seconds = 0.05
-[[sinks]]
-type = "jsonl"
-path = "few"
-[sinks.selection]
-kinds = ["delete"]
-"""
-
-
-class Deployment:
-    """A published table ``items``, and a folder with ``aiorepl.toml`` in which the command is run."""
-
-    def __init__(self, fork_server, folder, connection, slot):
-        self.fork_server = fork_server
-        self.folder = folder
-        self.connection = connection
-        self.slot = slot
-
-    @asynccontextmanager
-    async def running(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-        """The command, once it streams."""
-        environment = {"SECRETS": str(self.folder), "SLOT": self.slot}
-        process = await self.fork_server.start(
-            *COMMAND, *arguments, cwd=self.folder, env=environment, stderr=asyncio.subprocess.PIPE
-        )
-        try:
-            await self.until(self.streams, process)
-            yield process
-        finally:
-            if process.returncode is None:
-                process.kill()
-                await process.communicate()
-
-    async def streams(self):
-        """Return whether the slot is in use."""
-        return await self.connection.fetchval(
-            "SELECT active FROM pg_replication_slots WHERE slot_name = $1", self.slot
-        )
-
-    async def until(self, good, process) -> None:
-        """Look again and again until it is ``good``, or the process has ended."""
-        try:
-            async with asyncio.timeout(DEADLINE):
-                while not await good():
-                    if process.returncode is not None:
-                        pytest.fail((await process.stderr.read()).decode())
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
-            pytest.fail(f"not within {DEADLINE} s")
-
-    async def delivers(self, rows: int, process, sink: str = "archive") -> None:
-        """Wait until so many rows are in the sink's files."""
-
-        async def enough():
-            return len(self.events(sink)) >= rows
-
-        await self.until(enough, process)
-
-    def events(self, sink: str):
-        """Return the events of the whole lines in a sink's files."""
-        folder = self.folder / {"archive": "events", "jsonl": "few"}[sink]
-        texts = [path.read_text() for path in sorted(folder.glob("*"))]
-        return [json.loads(line) for text in texts for line in text.rpartition("\n")[0].splitlines()]
-
-    async def stop(self, process, number) -> str:
-        """Send a signal, and return the output until the end."""
-        process.send_signal(number)
-        _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
-        assert 0 == process.returncode, told.decode()
-        return told.decode()
-
-
-@pytest.fixture
-async def deployment(fork_server, database, slot_name, tmp_path) -> AsyncIterator[Deployment]:
-    """One with a row in its table."""
-    connection = await asyncpg.connect(database)
-    await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
-    await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")
-    await connection.execute("INSERT INTO items VALUES (0)")
-    (tmp_path / "dsn").write_text(database + "\n")
-    yield Deployment(fork_server, tmp_path, connection, slot_name)
-    await connection.close()
 
 
 @pytest.mark.parametrize("journal", ["", JOURNAL], ids=["direct", "journal"])
@@ -136,7 +30,7 @@ async def test_run_stop_and_go_on(deployment, journal):
         for begin in range(1, 100, 10):
             await deployment.connection.execute(insert, begin, begin + 9)
         await deployment.delivers(101 - first, process)
-        told = await deployment.stop(process, signal.SIGHUP if journal else signal.SIGTERM)
+        told = await deployment.stop(process, signal.SIGTERM)
     await deployment.connection.execute(insert, 101, 200)
     async with deployment.running() as process:
         await deployment.delivers(201 - first, process)

@@ -196,7 +196,7 @@ def test_the_example(capsys):
     assert {"[journal]", "[pipeline.retry]"} < set(switched_on)
     Path("mine.py").write_text("def transform(change):\n    return change\n")
     for text in (EXAMPLE, "\n".join(switched_on)):
-        written(text.replace("file:/run/secrets/mask", "salt"))
+        written(text.replace("file:/run/secrets/mask", "salt").replace("file:/run/secrets/token", 16 * "t"))
         assert (0, "aiorepl.toml is valid\n", "") == command(capsys, "--check")
 
 

@@ -105,7 +105,7 @@ async def test_retention_waits_for_a_sink_that_was_restored(stream, commit, tmp_
     restored.position = restored._durable_position = stream.position.at(ends[0])
     cursors = []
 
-    async def prune_once(url, retention):
+    async def prune_once(url, retention, lock):
         cursors.append(Cursors(url).get("s").lsn)
         prune(url, retention=retention)
 

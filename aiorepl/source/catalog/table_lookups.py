@@ -9,7 +9,7 @@ transactions whose changes matter were visible to these transactions, so they ar
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -52,13 +52,17 @@ class TableLookups:
     :param verify: called with the published tables at the start, with the names of the cluster and database, and with whether
         the slot may have been read before; returns the oids of tables that are remembered from earlier starts, and raises
         ConfigurationError to reject the tables. ``None``: published tables are not loaded at the start.
+    :param wanted: whether a sink needs the look-ups of described tables. A sink that is added later sets it.
     """
 
     def __init__(
         self,
         source: Source,
         verify: Callable[[TableCatalog, str, bool], Awaitable[Iterable[int]]] | None = None,
+        *,
+        wanted: bool = True,
     ) -> None:
+        self.wanted = wanted
         self.catalog = TableCatalog()
         self._source = source
         self._verify = verify
@@ -82,6 +86,16 @@ class TableLookups:
             self.catalog.add(await self._source.published_tables(), ())
             self._remembered.update(await self._verify(self.catalog, source, read))
 
+    def adopt(self, found: TableCatalog, remembered: Collection[int]) -> None:
+        """Add the published tables, looked up now, for a selection that is added while the stream runs.
+
+        :param remembered: the oids of the tables that the selection remembers.
+        """
+        self.catalog.add(found, ())
+        for oid in remembered:
+            self.catalog.remember(oid, found.ancestor_names(oid))
+        self._remembered.update(remembered)
+
     async def refresh(self, described: Iterable[tuple[Relation, int]]) -> None:
         """Look up tables that the stream has described, each with the xid of the transaction that described it.
 
@@ -89,6 +103,8 @@ class TableLookups:
 
         :raises ConnectionFailed, ConnectionLost, ServerError: the query failed.
         """
+        if not self.wanted:
+            return
         found = dict.fromkeys(described, ZERO)
         await self._look_up({relation.oid for relation, _ in found})
         self._judge(found)
