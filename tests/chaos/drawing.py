@@ -13,8 +13,8 @@ from hooks import ERRORS
 from program import QUIET, RENAMED, Program, Run
 from strikes import BROKERS, KAFKA, KINDS, OUTAGE, PROMOTE, PROMOTE_TARGET, SECOND
 
-VERSIONS = (13, 14, 15, 16, 17, 18)
-_PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4}
+VERSIONS = (13, 14, 15, 16, 17, 18, 19)
+_PROTOCOL = {13: 1, 14: 2, 15: 3, 16: 4, 17: 4, 18: 4, 19: 4}
 _CONFIRM = "name:status"
 
 
