@@ -93,7 +93,7 @@ class RetryPolicy:
 
 
 class _Attempts(AsyncIterator[Any]):
-    """Stamina's attempts at one call, whose failures are logged. Stamina is asked after the first failure only."""
+    """The attempts at one call, whose failures are logged. Stamina makes all attempts but the first."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class _Attempts(AsyncIterator[Any]):
 
 
 class _FirstAttempt:
-    """The first attempt at a call. Most calls need no other, and stamina's costs as much as a small transaction."""
+    """The first attempt at a call. Most calls need no second one, and an attempt of stamina costs as much as a small transaction."""
 
     num: Final = 1
 

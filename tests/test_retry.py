@@ -79,7 +79,7 @@ async def test_a_sink_is_tried_again_after_transient_errors_only():
 
 
 async def test_a_first_attempt_costs_nothing(monkeypatch):
-    """A call that succeeds, or is cancelled, at its first attempt does not ask stamina."""
+    """A call that succeeds, or is cancelled, at its first attempt does without stamina."""
     monkeypatch.setattr(stamina, "retry_context", None)
     done = 0
     async for attempt in QUICK.sink("sink s: write"):

@@ -1,4 +1,4 @@
-"""Changes a running pipeline: as its file says now, on SIGHUP, and on request over the status page."""
+"""Changes a running pipeline: by its file, which SIGHUP reads again, and by requests over the status page."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Controls:
         """Read the file again, and change the sinks accordingly. A sink that has failed starts again, even if its options are the same.
 
         :raises InvalidFile: the file has errors; nothing is changed.
-        :raises ConfigurationError: an option was changed that only a start can change, or a check fails; nothing is changed.
+        :raises ConfigurationError: an option differs that only a restart can change, or a check fails; nothing is changed.
         :raises AioreplError: the pipeline has ended, or ends.
         """
         from aiorepl.pipeline.running_sinks import NOTHING
@@ -76,7 +76,7 @@ class Controls:
                 key for key in settings if before.settings.get(key) != found.settings.get(key)
             ):
                 raise ConfigurationError(
-                    f"{self._path}: only [[sinks]] can change while the pipeline runs: start again for {', '.join(altered)}"
+                    f"{self._path}: only [[sinks]] can change while the pipeline runs: restart it to change {', '.join(altered)}"
                 )
             sinks = self._pipeline.statistics().sinks
             deliveries = {
@@ -90,7 +90,7 @@ class Controls:
             differ = sorted(name for name in names if before.deliveries.get(name) is not deliveries.get(name))
             if differ and before.journal is None:
                 raise ConfigurationError(
-                    f"{self._path}: without a [journal], sinks cannot change while the pipeline runs: start again for {', '.join(differ)}"
+                    f"{self._path}: without a [journal], sinks cannot change while the pipeline runs: restart it to change {', '.join(differ)}"
                 )
             changes = await self._pipeline.reload(deliveries) if differ else NOTHING
             self._loaded = replace(found, pipeline=self._pipeline, deliveries=deliveries)
@@ -112,12 +112,12 @@ class Controls:
             await self._pipeline.pause(name)
 
     async def resume(self, name: str) -> None:
-        """Continue a sink that is paused, or that has failed, with the options that it has."""
+        """Continue a sink that is paused, or that has failed, with the options of the last reload."""
         async with self._lock:
             await self._resume(name)
 
     async def replay(self, name: str) -> int:
-        """Write the dead letters of a sink to it again, while its delivery is paused. Return their number.
+        """Pause a sink, write its dead letters to it again, and resume it unless it was paused before. Return the number of letters.
 
         :raises ConfigurationError: there is no such sink, or it has no folder of dead letters.
         :raises SinkError: a letter was rejected again; it and all later ones are kept.

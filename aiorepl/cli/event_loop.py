@@ -99,7 +99,7 @@ async def run_pipeline(
     """Run a pipeline. The first SIGINT, SIGTERM or SIGHUP stops it and flushes its sinks; the second one cancels it.
 
     :param beside: run until the pipeline ends, by the names that their errors are logged with.
-    :param reload: called at each SIGHUP, unless the terminal was closed.
+    :param reload: called at a SIGHUP instead, unless the terminal was closed.
     :returns: whether a signal has stopped it.
     :raises KeyboardInterrupt: a second signal has cancelled it.
     """
@@ -134,7 +134,7 @@ async def run_pipeline(
 
 
 def _has_terminal() -> bool:
-    """Whether this process has a terminal that controls it. When that terminal is closed, the kernel sends SIGHUP."""
+    """Whether this process has a controlling terminal. The kernel sends SIGHUP when that terminal is closed."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
     except OSError:

@@ -37,6 +37,7 @@ _ENTRY_KEYS: Final = ("type", "name")
 class PipelineFile:
     """A loaded file.
 
+    :param path: its path.
     :param pipeline: the pipeline, which is not started.
     :param journal: the store of the journal, if there is one.
     :param snapshot: whether the pipeline begins with a snapshot of the tables, or the options of that
@@ -45,10 +46,10 @@ class PipelineFile:
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     :param journal_selection: the columns that are dropped or masked before the journal is written.
-    :param settings: what the file says besides its sinks, by key; equal if two files mean the same.
-    :param written: what the file says about each sink, by name; likewise.
-    :param tables: the tables of the sinks in the file.
-    :param token: for requests that change the pipeline; ``None``: there are none.
+    :param settings: the options outside of [[sinks]], by key, with the texts of their variables and files; to compare two files.
+    :param written: the options of each sink, by name; likewise.
+    :param tables: the value of ``sinks`` in the file.
+    :param token: the token of requests that change the pipeline; ``None``: there are no such requests.
     """
 
     path: Path
@@ -66,9 +67,9 @@ class PipelineFile:
     token: Secret[str] | None
 
     def renewed(self, name: str) -> Delivery:
-        """Return new objects for a sink, with the options of the file when it was loaded.
+        """Return new objects for a sink, with the options that the file had when it was loaded.
 
-        :raises InvalidFile: a variable or a file that they name is gone.
+        :raises InvalidFile: a variable or a file that the options name is gone.
         """
         reader = TableReader()
         found = _sinks(reader, self.tables, journal=self.journal is not None)
@@ -97,7 +98,7 @@ class PipelineFile:
 class _Sink:
     """A sink of a file.
 
-    :param written: what the file says about it, with the texts of variables and files.
+    :param written: its options in the file, with the texts of their variables and files.
     """
 
     kind: str
@@ -200,7 +201,7 @@ def _settings(reader: TableReader, document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _written(reader: TableReader, key: str, value: Any) -> Any:
-    """Return what the file says about a key: the value, and the texts of the variables and files in it."""
+    """Return the value of a key, and by key the texts in it, with the texts of variables and files."""
     texts = reader.texts.items()
     return value, {
         at[len(key) :]: text for at, text in texts if at.startswith((f"{key}.", f"{key}[")) or at == key

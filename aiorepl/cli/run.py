@@ -115,8 +115,7 @@ def _served(
     if loaded.token is not None and not ip_address(host).is_loopback:
         bound.close()
         raise ConfigurationError(
-            f"--http {address} is no loopback address, and there the token in [http] would be sent in the clear: use 127.0.0.1, or remove "
-            "[http]"
+            f"--http {address} is no loopback address, and clients would send the token in [http] in the clear: use 127.0.0.1, or remove [http]"
         )
     _log.info("status page: http://%s:%s/", f"[{host}]" if ":" in host else host, port)
     app = status_app(

@@ -140,8 +140,9 @@ def named(sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec]) -> dict[str, SinkS
 
 
 def require_new(specs: Iterable[SinkSpec], used: Iterable[SinkSpec]) -> None:
-    """Check that no sink object is in two of these, or in one of those that the pipeline has used before.
+    """Check that each sink object is used once.
 
+    :param used: what the pipeline has used before.
     :raises ConfigurationError: a sink object is used twice.
     """
     seen = {id(sink) for spec in used for sink in _objects(spec)}

@@ -1,6 +1,6 @@
 """Routes that change a running pipeline. Each request needs the token.
 
-The answer is a JSON object: 200 with the result; 409 with ``errors``, and nothing is changed; 401 without the token.
+The answer is a JSON object: the result with status 200; ``errors`` with status 409 if nothing is changed, and 401 without the token.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aiorepl.monitoring.pages import HEADERS
 from aiorepl.secret import Secret
 
 Action = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""Called with the ``name`` in the path, or an empty text; returns the answer."""
+"""Called with ``name`` of the path, or an empty text if the path has none; returns the answer."""
 
 
 def control_routes(actions: Mapping[str, Action], token: Secret[str]) -> list[Route]:

@@ -94,8 +94,8 @@ class Arrival:
                 settled = False
             if settled:
                 break
-            # The rows of tables have later LSNs than ``target``, and a new slot may begin after it, before there is a ledger. All
-            # of them are before this mark.
+            # The rows of tables have later LSNs than ``target``. A new slot may also begin after ``target``, before there is a
+            # ledger. The new mark is after all of these rows.
             settled, target = True, max(target, await _mark(connection))
         while (missing := await self._missing(target)) is not None:
             await self._pause(connection, missing)
@@ -109,7 +109,7 @@ class Arrival:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _tables(self, connection: Any) -> bool:
-        """Wait until all tables of snapshots are read. Return whether there were any left."""
+        """Wait until snapshots have read all their tables. Return whether they had not read all of them before."""
         waited = False
         while (missing := await self._unfinished()) is not None:
             waited = True
@@ -141,7 +141,7 @@ class Arrival:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _missing(self, target: LSN) -> str | None:
-        """Say which sink of a journal is missing; ``None`` if all of them have everything."""
+        """Say which sink of a journal lacks changes before ``target``; ``None`` if no sink does."""
         if self.journal is None:
             return None
         end, cursors = await asyncio.to_thread(_positions, self.journal, self.sinks)
@@ -155,7 +155,7 @@ class Arrival:
         return None
 
     async def _unfinished(self) -> str | None:
-        """Say which table is still read for a snapshot; ``None`` if there is none."""
+        """Say which table a snapshot still reads; ``None`` if there is none."""
         if self.ledger is None:
             return None
         ledger = await LedgerFile(self.ledger, self.source.slot).read()

@@ -303,7 +303,7 @@ class FanOut(ABC):
         """Fill a buffer, and run its workers to their end.
 
         :param name: the name of the buffer.
-        :param stopped: set if nothing more is to be read; ``None``: only ``stop_reading`` ends reading.
+        :param stopped: if it is set, reading ends; ``None``: only ``stop_reading`` ends reading.
         """
         try:
             async with asyncio.TaskGroup() as group:

@@ -60,7 +60,7 @@ _T = TypeVar("_T")
 class _Run:
     """The task that delivers to one sink.
 
-    :param stopped: set if the task has to end.
+    :param stopped: set to end the task.
     """
 
     task: asyncio.Task[None]
@@ -114,7 +114,7 @@ class JournaledFanOut(FanOut):
         # Held while segments are deleted, and while a cursor is created.
         self._pruning = asyncio.Lock()
         self._start: Start | None = None
-        # Sinks whose positions were compared with the initial snapshot. Later they may be past it.
+        # Sinks whose positions were compared with the initial snapshot. Later, their positions may be past the snapshot.
         self._begun: set[str] = set()
         # The tasks of the sinks; set while the stream runs.
         self._group: asyncio.TaskGroup | None = None
@@ -231,7 +231,7 @@ class JournaledFanOut(FanOut):
     async def stop_sink(self, name: str, timeout: float) -> None:
         """Stop a sink between two transactions, after it has made durable what it has accepted, and close it.
 
-        :param timeout: seconds until the sink is cancelled. What it has not made durable then, it gets again.
+        :param timeout: seconds until the sink is cancelled. At its next start, it gets again what it has not made durable.
         """
         if (run := self._runs.get(name)) is None:
             return
@@ -278,7 +278,7 @@ class JournaledFanOut(FanOut):
         try:
             task = self._group.create_task(work, name=f"aiorepl reader {name}")
         except RuntimeError:
-            # The stream has ended, and all other sinks.
+            # The stream and all other sinks have ended.
             work.close()
             return
         self._runs[name] = _Run(task, stopped)
@@ -289,7 +289,7 @@ class JournaledFanOut(FanOut):
         """Run one sink, and close it. If it fails, its cursor stays, and the journal and the other sinks continue.
 
         :param at: the position of the sink's cursor.
-        :param stopped: set if the sink has to end.
+        :param stopped: set to end the sink.
         """
         try:
             async with contextlib.AsyncExitStack() as cleanup:

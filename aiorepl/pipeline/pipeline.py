@@ -371,17 +371,17 @@ class Pipeline:
             raise ConfigurationError(NO_TABLES)
 
     async def reload(self, sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec]) -> SinkChanges:
-        """Add, replace and remove sinks while the pipeline runs; needs a journal. The stream and the other sinks do not notice.
+        """Add, replace and remove sinks while the pipeline runs; needs a journal. The stream and the other sinks continue.
 
-        A sink stays if this is called with the same object under the same name. For another object, the former sink makes durable
-        what it has accepted, up to the end of a transaction, and is closed; the new one continues at the cursor of that name. A
-        new name begins where the journal begins. A removed sink leaves its cursor in the journal, as it does if the next start is
-        without it. Sinks are opened after the call has returned. One that cannot be opened stops, and the others continue, as at a
-        start. A paused sink stays paused.
+        A sink stays if its name has the same object as before. If a name has another object, the former sink makes durable what it
+        has accepted, up to the end of a transaction, and is closed; the new one continues at the cursor of that name. A sink with a
+        new name begins where the journal begins. A removed sink leaves its cursor in the journal, as if the pipeline were started
+        without it. Sinks are opened after the call has returned. A sink that cannot be opened stops, and the others continue, as at
+        a start. A paused sink stays paused.
 
-        Everything is checked first, as at a start, also whether a selection hides less than before. If a check fails, or the call
-        is cancelled meanwhile, nothing is changed. A cancellation later has no effect on the sinks. Waits for the start of the
-        stream.
+        The call waits for the start of the stream. Then it checks everything, as at a start, including whether a selection hides
+        less than before. If a check fails, or the call is cancelled before the checks end, nothing is changed. A later cancellation
+        does not stop the change.
 
         :param sinks: all sinks from now on, as the pipeline takes them.
         :returns: the names of the sinks that were added, replaced and removed.

@@ -89,7 +89,7 @@ class PublicationWatch:
         counts.altered = self._on_described
 
     async def recall(self) -> None:
-        """Make the source reconnect where an earlier process did, if the stream begins before that. Call this before it begins."""
+        """Make the source reconnect at the LSN of an earlier process, if the stream begins before it. Call this before the stream begins."""
         if (lsn := await self._state.recall()) is not None:
             self._reopen(lsn)
 

@@ -1,7 +1,7 @@
 """Changes the sinks of a running pipeline that has a journal.
 
-Each change is checked as a whole, as a start checks it, before the first sink is stopped. Then each changed sink is stopped between two
-transactions and started again at its cursor. The slot and all other sinks do not depend on that: the slot waits only for the journal.
+Each change is checked as a whole, as at a start, before the first sink is stopped. Then each changed sink is stopped between two
+transactions and started again at its cursor. The other sinks continue, and the slot waits only for the journal.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SinkChanges:
 
     def __str__(self) -> str:
         parts = (f"{kind} {', '.join(names)}" for kind, names in self._kinds() if names)
-        return "; ".join(parts) or "nothing"
+        return "; ".join(parts) or "no changes"
 
     def _kinds(self) -> list[tuple[str, tuple[str, ...]]]:
         return [("added", self.added), ("altered", self.altered), ("removed", self.removed)]
@@ -53,7 +53,7 @@ class RunningSinks:
     """The sinks of a running pipeline with a journal. One change runs at a time; a change that has begun is completed.
 
     :param sinks: the sinks as the user gave them.
-    :param record: called with all deliveries before they change, to record who receives the changes from now on.
+    :param record: called with all deliveries of a change before it is made, to record which sinks receive rows from then on.
     :param timeout: seconds until a sink that does not end is cancelled.
     """
 
@@ -116,7 +116,7 @@ class RunningSinks:
     async def _pause(self, name: str) -> None:
         await self._fan_out.stop_sink(name, self._timeout)
         self._fan_out.statistics[name].paused = True
-        _log.warning("sink %s is paused: the journal keeps its changes until it is resumed", name)
+        _log.warning("sink %s is paused, and the journal keeps the changes for it until it is resumed", name)
 
     def _require(self, name: str) -> None:
         if name not in self._specs:
@@ -129,7 +129,7 @@ class RunningSinks:
     async def _change(
         self, specs: dict[str, SinkSpec], changes: SinkChanges, *, resumed: str | None = None
     ) -> None:
-        """Check the sinks, and then replace them. Nothing is changed if the check fails, or is cancelled.
+        """Check the sinks, and then replace them. If the check fails or is cancelled, nothing is changed.
 
         :param resumed: the sink that is no longer paused.
         """
@@ -183,7 +183,7 @@ class RunningSinks:
         if self._selections is not None:
             self._selections.put(name, None, self._options.retry, None)
         _log.warning(
-            "sink %s was removed, and its cursor still keeps the changes that it has not read: if it is gone for good, drop the cursor "
+            "sink %s was removed, and its cursor still keeps the changes that it has not read: if the sink is gone for good, drop the cursor "
             "(aiorepl journal drop)",
             name,
         )

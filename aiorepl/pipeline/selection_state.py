@@ -150,11 +150,11 @@ class SelectionState:
     def put(
         self, name: str, selection: Selection | None, retry: RetryPolicy, found: TableCatalog | None
     ) -> set[int]:
-        """Replace the selection of a stopped sink, which was checked before. The new memory has everything that the former one had.
+        """Replace the selection of a stopped sink by one that ``check`` has accepted. The new memory has everything that the former one had.
 
         :param found: as for ``check``; ``None`` if no selection was checked.
         :returns: the oids of the tables that the selection remembers.
-        :raises ConfigurationError: the selection would hide less than the former one has hidden since it was checked.
+        :raises ConfigurationError: a column was renamed since the check, and the selection would no longer hide it.
         """
         self._retries[name] = retry
         if selection is None or not selection.rules or found is None:

@@ -178,7 +178,7 @@ class SlotLosses:
         )
 
     async def narrow(self, consumers: Collection[str]) -> None:
-        """Forget the recorded sinks that do not receive the changes from now on. Call this before the delivery begins, or changes.
+        """Forget the recorded sinks that do not receive the changes from now on. Call this before the delivery begins or its sinks change.
 
         :param consumers: the sinks, as from ``consumers``.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.

@@ -134,7 +134,7 @@ class Capture:
         # Slices that were received and not returned yet.
         self._received: list[Slice] | None = None
         self._rewinding = False
-        # Where to reconnect, in ascending order, and where the last connection began.
+        # The LSNs at which to reconnect, ascending, and the LSN at which the last connection began.
         self._reopenings: list[LSN] = []
         self._began = LSN(0)
         self._deliver_prepared = self._control_messages = False
@@ -363,7 +363,7 @@ class Capture:
         return next((lsn for lsn in self._reopenings if lsn > self._began), None)
 
     async def _reopen(self, lsn: LSN) -> None:
-        # A rewind to an earlier LSN has to reconnect there again.
+        # After a rewind to an earlier LSN, the stream has to reconnect at this LSN again.
         self._reopenings[self._reopenings.index(lsn)] = min(lsn, self._progress.after)
         self._rewinding = True
         await self._abandon()

@@ -91,11 +91,11 @@ class CaptureProgress:
             self._part = received
 
     def reached(self, lsn: LSN) -> bool:
-        """Whether everything before ``lsn`` was received, and no transaction in part."""
+        """Whether everything before ``lsn`` was received, and no transaction only in part."""
         return self.after >= lsn and self._replay.commit_lsn is None
 
     def before(self, lsn: LSN, slices: Iterable[Slice]) -> int:
-        """Return how many slices precede the first transaction that commits at or after ``lsn``, except one that was received in part."""
+        """Count the slices before the first transaction that commits at or after ``lsn``, and the rest of a transaction received in part."""
         count, begun = 0, self._replay.commit_lsn
         for part in slices:
             header = part.transaction

@@ -156,7 +156,7 @@ class SpooledChanges(LazyChanges):
         described: dict[bytes, Relation | None] = {}
         for relation in chunk.relations:
             payload = m.without_xid(relation.payload, relation.xid)
-            # A column that was dropped and created again changes only the attributes.
+            # Two relations with one payload differ in their attributes: a column was dropped and created again.
             described[payload] = None if payload in described else relation
 
         def layout_of(relation: Relation) -> Layout:

@@ -61,7 +61,7 @@ class ReplicationConnection:
         self.pooled = False
         self._protocol = protocol
         self._slot = ""
-        # ``open`` sets it.
+        # Set by ``open``.
         self._process: ServerProcess
         protocol.on_notice = _log_notice
 

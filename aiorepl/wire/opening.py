@@ -76,7 +76,7 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
         self.server_pid = 0
         """The number of the server process. A pooler reports an invented number to its clients."""
         self.open_another: Callable[[], Awaitable[Any]]
-        """Opens another connection in the same way; only of ``connect_sql``."""
+        """Opens another connection in the same way; set by ``connect_sql`` only."""
         _keep_alive(transport)
 
     async def fetchval(self, query: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""The server's process of a connection, as other connections see it: they can cancel its command, end it, and look what it waits for.
+"""The server's process of a connection. Other connections can cancel its command, end it, and look up what it waits for.
 
 TCP keepalives detect a lost host. A proxy or a network that forwards nothing may keep a connection open, and a command without a
 time limit, such as COPY or CREATE_REPLICATION_SLOT, would wait for its answer for ever. So while such a command waits for data, another
-connection looks what the server's process waits for. A process that waits for its client has answered, or cannot send.
+connection looks up what the server's process waits for. A process that waits for its client has answered, or cannot send.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Connect = Callable[[], Awaitable[Any]]
 """Opens another connection to the same server, with ``connect_sql``."""
 
 SECONDS: Final = 30.0
-"""How long an answer may be silent until the process is looked at, and the seconds between two looks."""
+"""Seconds of waiting before the first look at the process, and between two looks."""
 _CLIENT: Final = ("ClientRead", "ClientWrite")
 _CANCEL: Final = "SELECT pg_catalog.pg_cancel_backend($1)"
 # Only while the process uses the slot, because another process may have got the pid of a lost connection.
@@ -31,8 +31,8 @@ class ServerProcess:
     """The server's process of a connection.
 
     :param pid: its number.
-    :param transport: the connection's. Another connection counts only if it reaches the same address, because the DSN may name
-        several servers.
+    :param transport: the connection's transport. Another connection must reach the same address, because the DSN may name several
+        servers.
     :param connect: opens another connection.
     """
 
@@ -42,14 +42,14 @@ class ServerProcess:
         self._connect = connect
 
     async def cancel(self) -> None:
-        """Cancel its command.
+        """Cancel the command of the process.
 
         :raises ConnectionFailed, ConnectionLost, ServerError: the request failed.
         """
         await self._fetch(_CANCEL, self._pid)
 
     async def end(self, slot: str) -> None:
-        """End it if it uses this slot.
+        """End the process if it uses this slot.
 
         :raises ConnectionFailed, ConnectionLost, ServerError: the request failed.
         """
@@ -58,9 +58,9 @@ class ServerProcess:
     def watch(
         self, heard: Callable[[], int], fail: Callable[[Exception], None]
     ) -> AbstractContextManager[None]:
-        """While the block waits for data, look what the process waits for, and call ``fail`` once nothing can arrive any more.
+        """While the block waits for data, look up what the process waits for, and call ``fail`` once nothing can arrive any more.
 
-        :param heard: returns a number that grows with all data received.
+        :param heard: returns a number that grows with the received data.
         :param fail: drops the connection; takes a ConnectionLost.
         """
         previous: tuple[object, ...] | None = None
@@ -82,7 +82,7 @@ class ServerProcess:
         return waits.telling(look, tell, "aiorepl silent connection", first=SECONDS, seconds=SECONDS)
 
     async def _look(self) -> tuple[object, str | None] | None:
-        """Return what the process waits for, and the reason why nothing will arrive if this is so again; ``None`` if there is no process."""
+        """Return the state of the process, and the problem if the next look finds the same state; ``None`` if the process is gone."""
         try:
             rows = await self._fetch(_WAITS_FOR, self._pid)
         except ConnectionFailed as error:

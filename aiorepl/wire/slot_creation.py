@@ -47,8 +47,8 @@ async def cancellable_create(
         await uninterrupted(_cancel_or_drop(task, process.cancel, drop))
         raise
     except ConnectionLost:
-        # Otherwise the server's process would keep the slot until the transactions have ended, and a temporary slot until the
-        # server learns of the loss. No attempt could create the slot.
+        # Otherwise the server's process would keep the slot until open transactions have ended, and a temporary slot until the
+        # server learns of the loss. Until then, no attempt could create a slot of that name.
         with contextlib.suppress(AioreplError, OSError):
             async with asyncio.timeout(_PATIENCE):
                 await process.end(slot)

@@ -175,7 +175,7 @@ def command():
 
 @pytest.fixture
 async def deployment(fork_server, database, slot_name, tmp_path) -> AsyncIterator[Deployment]:
-    """One with a row in its table."""
+    """A deployment with a row in its table."""
     connection = await asyncpg.connect(database)
     await connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
     await connection.execute("CREATE PUBLICATION p FOR ALL TABLES")

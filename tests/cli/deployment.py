@@ -73,7 +73,7 @@ class Deployment:
         )
 
     async def until(self, good, process) -> None:
-        """Look again and again until it is ``good``, or the process has ended."""
+        """Repeat ``good`` until it returns true. Fail if the process ends first."""
         try:
             async with asyncio.timeout(DEADLINE):
                 while not await good():

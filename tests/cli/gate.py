@@ -9,7 +9,7 @@ from aiorepl.testing import MemorySink
 
 
 class Gate(MemorySink):
-    """A sink that accepts some batches, and no other before the gate is open."""
+    """A sink that accepts ``allowed`` batches, and further ones once the gate is open."""
 
     def __init__(self, allowed: int) -> None:
         super().__init__()
@@ -24,5 +24,5 @@ class Gate(MemorySink):
 
     @property
     def delivery(self) -> Delivery:
-        """Each row is written by itself, and flushed."""
+        """A delivery that writes and flushes each row by itself."""
         return Delivery(self, batches=BatchPolicy(max_rows=1, linger=0.0, flush_seconds=0.0))

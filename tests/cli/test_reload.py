@@ -67,7 +67,7 @@ def late_ids(deployment: Deployment) -> list[int]:
 
 
 async def test_hang_up(deployment):
-    """Sinks are added, altered and removed; a file with an error, or with another change, alters nothing, and the log says why."""
+    """Sinks are added, altered and removed; a file with an error or another change alters no sink, and the log says why."""
     file = deployment.folder / "aiorepl.toml"
     file.write_text(FILE + JOURNAL)
     async with deployment.running() as process:
@@ -88,9 +88,9 @@ async def test_hang_up(deployment):
             (FILE.replace("[[sinks]]", "[[sinks", 1), "is not TOML"),
             (
                 FILE.replace("1MiB", "2MiB") + JOURNAL + 'retention = "7d"\n',
-                r"only \[\[sinks\]\] can change .*: start again for journal.retention, pipeline.buffer_bytes\n",
+                r"only \[\[sinks\]\] can change .*: restart it to change journal.retention, pipeline.buffer_bytes\n",
             ),
-            (FILE, r"start again for \[journal\], journal.snapshot, journal.url\n"),
+            (FILE, r"restart it to change \[journal\], journal.snapshot, journal.url\n"),
         ):
             file.write_text(text)
             process.send_signal(signal.SIGHUP)
@@ -102,7 +102,7 @@ async def test_hang_up(deployment):
         process.send_signal(signal.SIGHUP)
         await line(process, "added|altered jsonl; removed late")
         process.send_signal(signal.SIGHUP)
-        await line(process, "was read again: nothing\n")
+        await line(process, "was read again: no changes\n")
         await deployment.connection.execute("INSERT INTO items VALUES (3)")
         await deployment.delivers(4, process)
         assert walsender == await deployment.connection.fetchval(
@@ -120,17 +120,19 @@ async def test_hang_up_without_a_journal(deployment):
     async with deployment.running() as process:
         file.write_text(FILE + LATE)
         process.send_signal(signal.SIGHUP)
-        await line(process, "ERROR nothing is changed: .*without a .journal., .*: start again for late\\n")
+        await line(
+            process, "ERROR nothing is changed: .*without a .journal., .*: restart it to change late\\n"
+        )
         file.write_text(FILE)
         process.send_signal(signal.SIGHUP)
-        await line(process, "was read again: nothing\n")
+        await line(process, "was read again: no changes\n")
         await deployment.connection.execute("INSERT INTO items VALUES (1)")
         await deployment.delivers(1, process)
         await deployment.stop(process, signal.SIGTERM)
 
 
 async def test_a_closed_terminal(deployment):
-    """SIGHUP of a terminal that was closed still stops the pipeline in order."""
+    """SIGHUP from a closed terminal stops the pipeline in order."""
     (deployment.folder / "aiorepl.toml").write_text(FILE + JOURNAL)
     parent, terminal = pty.openpty()
     process = await asyncio.create_subprocess_exec(
@@ -145,7 +147,7 @@ async def test_a_closed_terminal(deployment):
     try:
         await deployment.until(deployment.streams, process)
         process.send_signal(signal.SIGHUP)
-        await line(process, "was read again: nothing\n")
+        await line(process, "was read again: no changes\n")
         os.close(parent)
         _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
     finally:
@@ -227,7 +229,7 @@ async def test_requests(deployment):
     ],
 )
 async def test_refused_tokens(deployment, http, address, match):
-    """A token is not sent in the clear, and is not guessed."""
+    """A token that clients would send in the clear, or that is easily guessed, is refused."""
     (deployment.folder / "aiorepl.toml").write_text(http + FILE + JOURNAL)
     process = await deployment.fork_server.start(
         *(*COMMAND, "--http", address),

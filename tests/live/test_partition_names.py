@@ -103,7 +103,7 @@ async def test_attach_and_detach(watched, server):
 @pytest.mark.parametrize("rewinds", [False, True], ids=["restart", "rewind"])
 @pytest.mark.parametrize("server", [14], indirect=True)
 async def test_earlier_rows_are_sent_again(published, tmp_path, rewinds):
-    """The slot is behind the DETACH, so the server sends earlier rows of the partition again: later rows have the right name."""
+    """Later rows have the right name, although the slot is behind the DETACH and the server sends earlier rows of the partition again."""
     await published.execute("DROP PUBLICATION p", "DROP TABLE items", *TABLES)
     watched = Watched(published, {"state_dir": str(tmp_path / "kept")})
     sink, keeps = Forgetful(), BatchPolicy(flush_seconds=3600.0)

@@ -1,4 +1,4 @@
-"""A proxy keeps connections open and forwards nothing: calls without a time limit end once the server's process waits for its client."""
+"""A proxy keeps connections open and forwards nothing: calls without a time limit end once the server's process was seen to wait for its client."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCKS = "SELECT pid FROM pg_locks WHERE relation = 'items'::regclass AND pid <> 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch):
-    """A silent process is looked at often, and a login times out soon."""
+    """The looks at a silent process are frequent, and a login times out soon."""
     monkeypatch.setattr(server_process, "SECONDS", 0.3)
     monkeypatch.setattr(opening, "_ONE_HOST_SECONDS", 1.0)
 

@@ -19,7 +19,7 @@ ROWS = 3000
 async def test_a_large_transaction_of_a_masked_table(
     published, tmp_path, monkeypatch, streaming, two_phase, journal
 ):
-    """The sink goes on after a transaction that was streamed or prepared, and larger than the buffer. No value is in the clear."""
+    """The sink goes on after a transaction that was streamed or prepared, and larger than the buffer. No masked value is in the clear."""
     monkeypatch.setattr(in_progress, "_MINIMUM", 100_000)
     folder = tmp_path / "spill"
     folder.mkdir()

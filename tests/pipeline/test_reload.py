@@ -96,7 +96,7 @@ async def test_a_sink_keeps_its_position_with_its_data(running):
 
 
 async def test_a_change_that_is_wrong_changes_nothing(running):
-    """An error in one sink leaves all sinks as they were, and the objects go on."""
+    """An error in one sink leaves all sinks as they were, and they continue."""
     a, b = MemorySink(), MemorySink()
     running.commit()
     async with running.pipeline({"a": a, "b": b}) as pipeline:
@@ -126,7 +126,7 @@ async def test_a_change_that_is_wrong_changes_nothing(running):
 
 
 async def test_a_new_sink_that_fails_or_hangs_stops_no_other(running):
-    """It is reported, the others continue, and a further change repairs it."""
+    """The statistics report the new sink, the others continue, and a further change repairs it."""
     hang = Hang()
     stays, hangs, fails = (
         MemorySink(),
@@ -204,7 +204,7 @@ async def test_changes_at_the_same_time(running):
 
 
 async def test_a_change_during_the_start(running):
-    """It waits for the stream."""
+    """The change waits for the stream."""
     former, new = MemorySink(), MemorySink()
     pipeline = running.pipeline({"a": former})
     reload = asyncio.create_task(pipeline.reload({"b": new}))
@@ -217,7 +217,7 @@ async def test_a_change_during_the_start(running):
 
 
 async def test_a_change_during_the_end(running):
-    """It is refused, or carried out; the pipeline ends in order. After the end it is refused."""
+    """The change is refused or carried out, and the pipeline ends in order. After the end, a change is refused."""
     former = MemorySink()
     running.commit()
     async with running.pipeline({"a": former}) as pipeline:
@@ -235,7 +235,7 @@ async def test_a_change_during_the_end(running):
 
 
 async def test_a_selection_takes_effect_between_transactions(running):
-    """Rows before the change are as the former selection says, rows after it as the new one does."""
+    """The former selection applies to the rows before the change, and the new one to the rows after it."""
     former, successor = MemorySink(), MemorySink()
     running.commit(2)
     async with running.pipeline({"a": former}) as pipeline:
@@ -250,7 +250,7 @@ async def test_a_selection_takes_effect_between_transactions(running):
 
 
 async def test_without_a_journal(running):
-    """It is refused, and the sinks continue."""
+    """A change is refused, and the sinks continue."""
     sink = MemorySink()
     async with running.pipeline({"a": sink}, journal=None) as pipeline:
         with pytest.raises(ConfigurationError, match="only if the pipeline has a journal"):

@@ -58,7 +58,7 @@ def rows(mirror: Lake, table: str = "t") -> pa.Table:
 
 
 def again(mirror: Lake, **settings: Any) -> None:
-    """Begin as a new process does that has other settings."""
+    """Restart with other settings."""
     mirror.settings = mirror.staging.settings.of(
         **{
             "tables": ["public.*"],
@@ -125,7 +125,7 @@ def test_types(lake, journal, mode) -> None:
     ],
 )
 def test_unfit_values(lake, journal, kind, value) -> None:
-    """A value that the type cannot hold sets the table aside by name; it is never rounded, and is null only if that is wanted."""
+    """A value that the type cannot hold sets the table aside by name; it is never rounded, and is null only if the option says so."""
     types = {"public.t.amount": kind}
     mirror = lake(types=types, on_error="set_aside")
     t, u = journal.stream.table("t", ID, AMOUNT), journal.stream.table("u", ID)

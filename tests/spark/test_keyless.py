@@ -1,4 +1,4 @@
-"""Tables without a key are mirrored as a log of changes; a key that comes or goes later never changes a target silently."""
+"""Tables without a key are mirrored as changelogs; a key that comes or goes later never changes a target silently."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def warnings(caplog) -> list[str]:
 
 @pytest.mark.parametrize("identity", ["d", "n", "f"])
 def test_changelog_by_default(lake, journal, caplog, identity) -> None:
-    """A table without a key is a log of changes, with one warning that names the table; other tables have the mirror's mode."""
+    """A table without a key is a changelog, with one warning that names the table; other tables have the mirror's mode."""
     mirror = lake()
     t, keyless = (
         journal.stream.table("t", KEY, NOTE),
@@ -89,7 +89,7 @@ def test_former_rows(lake, journal) -> None:
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_key_comes_later(lake, journal, caplog, restart) -> None:
-    """A log stays a log after its table got a key, with a warning; a new target with an empty state has the mirror's mode."""
+    """A changelog stays one after its table got a key, with a warning; a new target with an empty state has the mirror's mode."""
     mirror = lake()
     before = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(before.insert("1", "a"))
@@ -102,11 +102,11 @@ def test_key_comes_later(lake, journal, caplog, restart) -> None:
     mirror.step()
     assert log(mirror.target, "t") == [("insert", 1, "a"), ("update", 1, "b"), ("delete", 1, None)]
     (warning,) = warnings(caplog)
-    assert ("it had no key when its target was created" in warning) is restart
+    assert ("its target is a changelog" in warning) is restart
 
 
 def test_key_comes_in_the_same_batch(lake, journal) -> None:
-    """Rows with and without a key in a new table's first batch are all in its log."""
+    """Rows with and without a key in a new table's first batch are all in its changelog."""
     mirror = lake()
     before = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(before.insert("1", "a"))
@@ -154,7 +154,7 @@ def test_key_goes_later(lake, journal, identity) -> None:
 
 
 def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
-    """The batch that creates a log, and ends before the state has it, is applied once."""
+    """A batch that creates a changelog, and ends before the state is written, is applied once."""
     mirror = lake()
     keyless = journal.stream.table("log", ID, NOTE)
     journal.stream.transaction(keyless.insert("1", "a"))
@@ -206,7 +206,7 @@ def test_changed_mode(tmp_path, journal, kind, first, second) -> None:
 
 
 def test_replay_without_a_key(journal, tmp_path) -> None:
-    """The comparison of ended rows does not read a log as if it were a history."""
+    """The comparison of ended rows does not read a changelog as if it were a history."""
     before = journal.stream.table("t", ID, NOTE)
     journal.stream.transaction(before.insert("1", "a"))
     journal.stream.transaction(journal.stream.table("t", KEY, NOTE, replaces=before).insert("2", "b"))
@@ -273,6 +273,6 @@ def test_from_a_server(spark, database, slot_name, tmp_path, caplog, kind) -> No
     assert seen == [("update", 1, "c", 0), ("delete", 1, None, 0)]
     (warning,) = warnings(caplog)
     assert "public.bag" in warning
-    assert "it had no key when its target was created" in warning
+    assert "its target is a changelog" in warning
     keyed = MirroredTables(target, tables).newest("public.keyed").schema().names
     assert "_op" not in keyed

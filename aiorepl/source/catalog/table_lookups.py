@@ -52,7 +52,7 @@ class TableLookups:
     :param verify: called with the published tables at the start, with the names of the cluster and database, and with whether
         the slot may have been read before; returns the oids of tables that are remembered from earlier starts, and raises
         ConfigurationError to reject the tables. ``None``: published tables are not loaded at the start.
-    :param wanted: whether a sink needs the look-ups of described tables. A sink that is added later sets it.
+    :param wanted: whether a sink needs the look-ups of described tables. A sink that is added later sets the attribute.
     """
 
     def __init__(

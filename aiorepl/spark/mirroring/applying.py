@@ -98,10 +98,10 @@ class Applying:
     def resume(self) -> State | None:
         """Read the target's state before the query starts; ``None`` if the target is new.
 
-        :raises ConfigurationError: a column of a target has another type than by the option ``types``.
-
         If the state was put back from an older copy, tables have later batches than the state. The next batch then ends at the
         end of the latest of these batches.
+
+        :raises ConfigurationError: a column of a target has another type than the option ``types`` says.
         """
         state = self._file.load()
         if state is None:

@@ -1,7 +1,6 @@
-"""The types that columns of a mirror have by its option ``types``, instead of the journal's types. Pure.
+"""The types that the option ``types`` of a mirror chooses for columns, instead of the journal's types. Pure.
 
-Values are converted from PostgreSQL's text, and exactly; only ``double`` is the nearest number. A value that the type cannot
-represent raises ``Unrepresentable``.
+Values are converted exactly; only ``double`` is the nearest number. A value that the type cannot represent raises ``Unrepresentable``.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def choices_of(types: Mapping[str, str]) -> Choices:
 
 @dataclass(frozen=True)
 class ColumnTypes:
-    """The types of one table's columns by the option ``types``."""
+    """The types that the option ``types`` chooses for one table's columns."""
 
     table: Table
     choices: Choices
@@ -75,7 +74,7 @@ class ColumnTypes:
         if text is None:
             return found
         element = found.value_type if pa.types.is_list(found) else found
-        # The base type of a domain is not known here, and a truncate has not even its Arrow type.
+        # The base type of a domain is not known here. The description of a truncate does not even have the Arrow type.
         numeric = pa.types.is_string(element) and (oid in _NUMERICS or oid not in BUILTIN)
         numeric = numeric or pa.types.is_decimal(element)
         kind = element if text == _TIMESTAMP else _kind(text)
@@ -89,13 +88,13 @@ class ColumnTypes:
             fits = numeric or pa.types.is_floating(element)
         if not fits:
             raise ConfigurationError(
-                f"types: {self.table}.{column} is {found} and cannot be {text}: numeric can be decimal(p,s), double or string, an integer "
-                "decimal(p,s), and every type except composites string; for an array, name the type of its elements"
+                f"types: {self.table}.{column} is {found} and cannot be {text}: decimal(p,s) is for numeric and integers, double for numeric and "
+                "floats, timestamp for timestamps, and string for every type except composites; for an array, name the type of its elements"
             )
         return pa.list_(pa.field("element", kind)) if pa.types.is_list(found) else kind
 
     def recorded(self, columns: pa.Schema) -> dict[str, str]:
-        """Return, by column of a target, the type of the option."""
+        """Return, by column of a target, the type that the option chooses."""
         return {
             name: text
             for name in columns.names
@@ -105,7 +104,7 @@ class ColumnTypes:
     def require_same(
         self, columns: pa.Schema, before: Mapping[str, str], source: pa.Schema | None = None
     ) -> None:
-        """Check that the columns of a target have the types of the option.
+        """Check that the columns of a target have the types that the option chooses.
 
         :param columns: the target's columns.
         :param before: the types of the option with which the last batch was written, as ``recorded`` returned them.
@@ -125,8 +124,8 @@ class ColumnTypes:
                 same = pa.types.is_timestamp(element) if text == _TIMESTAMP else element == _kind(text)
             if not same:
                 raise ConfigurationError(
-                    f"types: the column {name!r} of {self.table} is {field.type} in the target, by {former or 'no pattern'}, and types has "
-                    f"{text or 'no pattern that matches it'}: restore the former type, or begin the table again with an empty target (aiorepl "
+                    f"types: the column {name!r} of {self.table} is {field.type} in the target (types had {former or 'no pattern for it'}), and "
+                    f"types now has {text or 'no pattern for it'}: restore the former type, or begin the table again with an empty target (aiorepl "
                     "spark mirror --restart-table) and a snapshot"
                 )
 

@@ -178,7 +178,7 @@ class TableWriter:
         return key_marks(self.settings.selection, table, found)
 
     def _mode(self, table: Table, files: Sequence[StagedFile], columns: pa.Schema | None) -> Mode:
-        """Return the mode of a table: that of its target; of a new table that of the settings, or changelog if rows have no key.
+        """Return the mode of a table: the mode of its target or, without one, the mode of the settings, or changelog if rows have no key.
 
         :param columns: the target's columns; ``None``: no target yet.
         :raises ConfigurationError: the target has another mode than the settings, and is no changelog.
@@ -205,7 +205,7 @@ class TableWriter:
                 "%s is mirrored with the mode changelog, a row for each change, because %s. For the mode %s, %sdelete its target, "
                 "begin the table again (aiorepl spark mirror --restart-table), and request a snapshot; or set its mode to changelog",
                 table,
-                "it had no key when its target was created" if has else "it has no key",
+                "its target is a changelog" if has else "it has no key",
                 wanted,
                 ""
                 if has

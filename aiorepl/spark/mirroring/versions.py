@@ -139,7 +139,7 @@ class Common:
         unfit = batch.column(UNREPRESENTABLE.name)
         if not null and unfit.null_count < batch.num_rows:
             names = {name for row in unfit.drop_null().to_pylist() for name, _ in row}
-            # The value of a column with a type of the option is converted from this text.
+            # Columns with a type of the option are converted from these texts, which their types may represent.
             for there in self.names_in(version, filter(self._of_text, self._chosen)):
                 names -= {there, f"{BEFORE}.{there}"}
             if names:

@@ -153,7 +153,7 @@ def _source(
 
 
 def _ends_of_others(files: Sequence[HistoryFile], columns: Sequence[FileColumns]) -> Iterator[LSN]:
-    """Return where the files end that only the data source can read. Spark's reader reads the files after the last of them."""
+    """Return the ends of the files that only the data source can read. Spark's reader reads the files after the last of these ends."""
     for file, each in zip(files, columns, strict=True):
         if not _native(each):
             yield LSN(file.last[0] + 1)

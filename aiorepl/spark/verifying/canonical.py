@@ -23,7 +23,7 @@ _TO_2000: Final = 946_684_800_000_000
 _FLOATS: Final = {pa.float32(): ("float4", 32, pa.int32()), pa.float64(): ("float8", 64, pa.int64())}
 
 
-# Half of the least number of float8, and the number from which on a number becomes infinite.
+# Half of float8's least positive number, and the limit above which a number becomes infinite.
 _LEAST: Final = "2.4703282292062328e-324"
 _MOST: Final = "1.7976931348623158e308"
 

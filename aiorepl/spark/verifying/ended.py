@@ -215,6 +215,8 @@ def replay(
     if newest is None:
         return None
     if mode_of(newest.schema().names) != mode:
-        raise ConfigurationError(f"the journal has rows of {table} without a key: name its columns in keys")
+        raise ConfigurationError(
+            f"the journal has rows of {table} without a key: name the columns of its key in keys"
+        )
     known = ((each.name, attribute_of(each)) for each in files[0].version.schema)
     return newest, frozenset(name if each is None else str(each.number) for name, each in known)
