@@ -14,8 +14,6 @@ DEFAULT: Final = "warn"
 
 LEFT: Final = ("partition_detached", "partition_dropped", "partition_truncated")
 """The differences after which sinks have rows that a partitioned table no longer has."""
-MOVED: Final = ("partition_attached", "partition_detached")
-"""The differences after which the rows of a partition have another name in the stream."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,13 @@ class _Contents(NamedTuple):
     """The contents of the file.
 
     :param source: the cluster, the database and the names of the publications.
-    :param moved: ``PublicationState.moved``.
+    :param moves: ``PublicationState.moves``.
     """
 
     source: str
     picture: Picture
     pending: Pending
-    moved: LSN | None
+    moves: tuple[LSN, ...]
 
 
 class PublicationState:
@@ -59,17 +59,17 @@ class PublicationState:
         self.picture: Picture | None = None
         """The last picture; ``None`` if there is none of this source."""
         self.pending: Pending = {}
-        self.moved: LSN | None = None
-        """An LSN after the last ATTACH or DETACH, if the server sends rows under former names; the next write stores it."""
+        self.moves: tuple[LSN, ...] = ()
+        """LSNs after each ATTACH and DETACH, if the server sends rows under former names; the next write stores them."""
 
-    async def recall(self) -> LSN | None:
-        """Return the stored ``moved``; ``None`` if there is none, or the file cannot be read."""
+    async def recall(self) -> tuple[LSN, ...]:
+        """Return the stored ``moves``; none if the file cannot be read."""
         try:
             found = None if self._document is None else await asyncio.to_thread(self._document.load)
         except JournalError:
             # The watch reads the file again, and reports the error.
-            return None
-        return None if found is None else found.moved
+            return ()
+        return () if found is None else found.moves
 
     async def load(self, source: str, publications: Sequence[str], *, fresh: bool) -> None:
         """Read the file.
@@ -89,7 +89,7 @@ class PublicationState:
                 self.loaded = document.exists
                 raise
             if found is not None and found.source == self._source and not fresh:
-                self.picture, self.pending, self.moved = found.picture, found.pending, found.moved
+                self.picture, self.pending, self.moves = found.picture, found.pending, found.moves
         self.loaded = True
 
     async def write(self, picture: Picture, pending: Pending) -> None:
@@ -102,7 +102,7 @@ class PublicationState:
 
     async def _write(self, picture: Picture, pending: Pending) -> None:
         if self._document is not None:
-            await replace_for_slot(self._document, _Contents(self._source, picture, pending, self.moved))
+            await replace_for_slot(self._document, _Contents(self._source, picture, pending, self.moves))
         self.picture, self.pending = picture, pending
 
 
@@ -116,7 +116,7 @@ def _dump(contents: _Contents) -> bytes:
             "lsn": str(picture.lsn),
             "time": picture.time,
             "oldest": picture.oldest,
-            "moved": None if contents.moved is None else str(contents.moved),
+            "moves": list(map(str, contents.moves)),
             "pending": {
                 name: list(map(_dump_change, changes))
                 for name, changes in contents.pending.items()
@@ -137,8 +137,8 @@ def _contents(fields: Mapping[str, Any]) -> _Contents:
     if fields.get("oldest") is not None:
         known = replace(known, oldest=integer(fields, "oldest"))
     pending = {str(name): list(map(_change, changes)) for name, changes in fields["pending"].items()}
-    moved = None if fields.get("moved") is None else lsn(fields, "moved")
-    return _Contents(text(fields, "source"), known, pending, moved)
+    moves = tuple(map(LSN.parse, fields.get("moves", ())))
+    return _Contents(text(fields, "source"), known, pending, moves)
 
 
 def _dump_change(change: PublicationChange) -> dict[str, Any]:

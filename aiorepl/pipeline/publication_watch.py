@@ -18,7 +18,7 @@ from aiorepl.delivery.notices import Notices
 from aiorepl.errors import PermanentError, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.pipeline.publication_policy import LEFT, MOVED, PublicationPolicy, PublicationStatistics
+from aiorepl.pipeline.publication_policy import LEFT, PublicationPolicy, PublicationStatistics
 from aiorepl.pipeline.publication_state import Pending, PublicationState
 from aiorepl.pipeline.publication_texts import text_of
 from aiorepl.position import Position
@@ -53,7 +53,7 @@ class PublicationWatch:
     :param snapshots: reads tables while the stream runs.
     :param counts: tells when a table is described, and has the stream's truncates and transactions with messages.
     :param received: returns how far the server has sent the stream.
-    :param reopen: makes the source reconnect at an LSN.
+    :param reopen: makes the source reconnect at an LSN; returns all such LSNs that a restart needs.
     :ivar notices: the changes for each sink that asks for them, by its name.
     """
 
@@ -66,7 +66,7 @@ class PublicationWatch:
         snapshots: Snapshots,
         counts: RowCounts,
         received: Callable[[], LSN],
-        reopen: Callable[[LSN], None],
+        reopen: Callable[[LSN], tuple[LSN, ...]],
     ) -> None:
         self.statistics = PublicationStatistics()
         self.notices: dict[str, Notices] = {}
@@ -83,14 +83,16 @@ class PublicationWatch:
         # Whether the stream has all messages since the last picture. A transaction with an origin may be left out of the stream.
         self._gapless = not source.temporary and source.origin != "none"
         self._follows = False
+        # The hash of the picture for which the source reconnects.
+        self._renamed: int | None = None
         # What was reported and could not be stored yet.
         self._reported: Collection[Difference] = ()
         self.set_sinks(deliveries)
         counts.altered = self._on_described
 
     async def recall(self) -> None:
-        """Make the source reconnect at the LSN of an earlier process, if the stream begins before it. Call this before the stream begins."""
-        if (lsn := await self._state.recall()) is not None:
+        """Make the source reconnect at the LSNs of an earlier process that the stream begins before. Call this before the stream begins."""
+        for lsn in await self._state.recall():
             self._reopen(lsn)
 
     def set_sinks(self, deliveries: Mapping[str, ResolvedDelivery]) -> None:
@@ -186,7 +188,7 @@ class PublicationWatch:
             await self._load(position, fresh)
         truncates, commits = self._counts.truncates, self._counts.commits
         before = len(truncates)
-        compared = await self._reader.compare(self._state.picture)
+        compared = await self._reader.compare(self._state.picture, self._on_renamed)
         found = compared.differences(frozenset(truncates))
         if any(compared.has_trigger or each.what == "partition_truncated" for each in found):
             await self._wait_for_stream(compared.now.lsn)
@@ -194,10 +196,6 @@ class PublicationWatch:
         self.statistics.looks += 1
         visible = [each for each in commits if compared.seen.sees(*each)]
         known, now = self._state.picture, compared.now
-        new = [each for each in found if each not in self._reported]
-        if compared.keeps_names and any(each.what in MOVED for each in new):
-            self._state.moved = compared.seen.end
-            self._reopen(compared.seen.end)
         complete = self._follows and len(commits) != commits.maxlen
         if known is not None and known.hash == now.hash:
             self._state.picture = now
@@ -216,6 +214,11 @@ class PublicationWatch:
         if self.statistics.error is not None:
             _log.info("the publications are watched again")
             self.statistics.error = None
+
+    def _on_renamed(self, now: Picture, end: LSN) -> None:
+        # A look is repeated while the picture cannot be stored.
+        if now.hash != self._renamed:
+            self._renamed, self._state.moves = now.hash, self._reopen(end)
 
     async def _wait_for_stream(self, lsn: LSN) -> None:
         """Wait until the stream has the truncates and messages before ``lsn``, but no longer than an interval or a minute."""

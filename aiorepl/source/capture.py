@@ -345,15 +345,20 @@ class Capture:
         self._rewinding = True
         await self._abandon()
 
-    def reopen(self, lsn: LSN) -> None:
+    def reopen(self, lsn: LSN) -> tuple[LSN, ...]:
         """Reconnect before the first transaction that commits at or after ``lsn``.
 
         Before PostgreSQL 15, only another walsender notices that a partition was attached or detached, and only if it sends no earlier
         row of the partition (``rel_sync_cache_relation_cb`` in pgoutput.c). A temporary slot would be lost. With ``interface="sql"`` each
         poll begins again.
+
+        :returns: all LSNs at which a connection that begins earlier has to end.
         """
         if self.source.interface == "walsender" and not self.source.temporary:
-            self._reopenings.append(lsn)
+            # No later connection begins before the slot's position.
+            begins = LSN(0) if self._preflight is None else self._preflight.position.lsn
+            self._reopenings = [*(each for each in self._reopenings if each > begins), lsn]
+        return tuple(self._reopenings)
 
     @property
     def _reopening(self) -> LSN | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from aiorepl import BatchPolicy, Delivery, Pipeline, TransientError
+from aiorepl.source.publication import reader
 from aiorepl.testing.faults import FaultySink, Hang, MemorySink
 from tests.live.watched import TABLES, Watched
 from tests.waiting import until
@@ -100,6 +101,73 @@ async def test_attach_and_detach(watched, server):
         assert [("m", 31), ("own", 33)] == await sent(watched, sink, 3, *rows)
 
 
+@SERVERS
+async def test_partitions_of_a_partition(watched, server):
+    """A partition that is attached with partitions of its own: they were there before, so the stream lacks rows of them."""
+    published = watched.published
+    await published.execute(
+        "CREATE TABLE sub PARTITION OF m FOR VALUES IN (4) PARTITION BY LIST (part)",
+        "CREATE TABLE leaf PARTITION OF sub FOR VALUES IN (4)",
+    )
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        assert [("m", 11)] == await sent(watched, sink, 1, "INSERT INTO m VALUES (11, 4, '')")
+        found = await watched.noticed(pipeline, sink, "ALTER TABLE m DETACH PARTITION sub")
+        assert ["partition_detached public.leaf of public.m"] == found
+        assert [] == await sent(watched, sink, 2, "INSERT INTO sub VALUES (21, 4, '')")
+        found = await watched.noticed(pipeline, sink, "ALTER TABLE m ATTACH PARTITION sub FOR VALUES IN (4)")
+        assert ["partition_attached public.leaf of public.m"] == found
+        assert [("m", 31)] == await sent(watched, sink, 3, "INSERT INTO sub VALUES (31, 4, '')")
+        found = await watched.noticed(
+            pipeline,
+            sink,
+            "BEGIN; CREATE TABLE sub5 PARTITION OF m FOR VALUES IN (5) PARTITION BY LIST (part);"
+            "CREATE TABLE leaf5 PARTITION OF sub5 FOR VALUES IN (5); COMMIT",
+        )
+        assert ["partition_created public.leaf5 of public.m"] == found
+        assert [("m", 41)] == await sent(watched, sink, 4, "INSERT INTO m VALUES (41, 5, '')")
+
+
+@SERVERS
+async def test_another_partitioned_table(watched, server):
+    """The partitions move to a new table, and the former one is dropped. A row before the reconnect crashes PostgreSQL 13 and 14."""
+    published = watched.published
+    await published.execute(
+        "DROP PUBLICATION w",
+        "CREATE PUBLICATION w FOR ALL TABLES WITH (publish_via_partition_root = true)",
+    )
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        rows = "INSERT INTO m VALUES (11, 1, ''), (12, 2, '')"
+        assert [("m", 11), ("m", 12)] == await sent(watched, sink, 1, rows)
+        await watched.noticed(
+            pipeline,
+            sink,
+            "BEGIN; CREATE TABLE n (LIKE m) PARTITION BY LIST (part);"
+            "ALTER TABLE m DETACH PARTITION m1; ALTER TABLE n ATTACH PARTITION m1 FOR VALUES IN (1);"
+            "ALTER TABLE m DETACH PARTITION m2; DROP TABLE m; COMMIT",
+        )
+        # The pipeline reconnects at the next transaction.
+        assert [] == await sent(watched, sink, 2)
+        rows = "INSERT INTO m1 VALUES (21, 1, '')", "INSERT INTO m2 VALUES (22, 2, '')"
+        assert [("n", 21), ("m2", 22)] == await sent(watched, sink, 3, *rows)
+
+
+@pytest.mark.parametrize("server", [14], indirect=True)
+async def test_the_reconnect_is_early(watched, server, monkeypatch, caplog):
+    """The pipeline reconnects before the watch waits for late statistics."""
+    sink = MemorySink()
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        assert [("m", 11)] == await sent(watched, sink, 1, "INSERT INTO m VALUES (11, 1, '')")
+        monkeypatch.setattr(reader, "_LATE_SECONDS", 3600.0)
+        await watched.published.execute("ALTER TABLE m DETACH PARTITION m1")
+        await until(lambda: "reading the source again" in caplog.text)
+        assert [] == await sent(watched, sink, 2, "INSERT INTO m1 VALUES (21, 1, '')")
+
+
 @pytest.mark.parametrize("rewinds", [False, True], ids=["restart", "rewind"])
 @pytest.mark.parametrize("server", [14], indirect=True)
 async def test_earlier_rows_are_sent_again(published, tmp_path, rewinds):
@@ -120,6 +188,7 @@ async def test_earlier_rows_are_sent_again(published, tmp_path, rewinds):
             assert [("m", 11)] == await sent(watched, sink, 1, "INSERT INTO m VALUES (11, 1, '')")
             await watched.noticed(pipeline, sink, "ALTER TABLE m DETACH PARTITION m1")
             assert [] == await sent(watched, sink, 2, "INSERT INTO m1 VALUES (21, 1, '')")
+            await watched.noticed(pipeline, sink, "ALTER TABLE m DETACH PARTITION m2")
             if rewinds:
                 sink.forgets = True
                 await published.execute(

@@ -312,6 +312,23 @@ async def test_a_new_table_is_read(watched):
         await until(partial(rows, sink, "loose"), expected.__eq__)
 
 
+async def test_a_new_partitioned_table_is_read(watched):
+    """With on_new_table = snapshot, the rows of an added partitioned table are read under the names of its partitions, too."""
+    await watched.published.execute("DROP PUBLICATION w", "CREATE PUBLICATION w FOR TABLE plain")
+    sink = MemorySink()
+    async with watched.pipeline(sink, on_new_table="snapshot") as pipeline:
+        await watched.looked(pipeline)
+        found = await watched.noticed(pipeline, sink, "ALTER PUBLICATION w ADD TABLE m2")
+        assert ["table_added public.m2"] == found
+        found = await watched.noticed(pipeline, sink, "ALTER PUBLICATION w ADD TABLE m")
+        assert ["table_added public.m1"] == found
+        for name in ("m1", "m2"):
+            expected = await on_server(watched, name)
+            await until(partial(rows, sink, name), expected.__eq__)
+        created = "CREATE TABLE m4 PARTITION OF m FOR VALUES IN (4)"
+        assert ["partition_created public.m4"] == await watched.noticed(pipeline, sink, created)
+
+
 @SOME_SERVERS
 @pytest.mark.parametrize("identity", ["DEFAULT", "FULL"])
 async def test_partitions_are_read(watched, identity):

@@ -78,7 +78,9 @@ def examined(before: Picture, now: Picture) -> list[int]:
     """Return the oids of the tables whose details ``differences`` needs."""
     vanished = before.tables.keys() - now.tables.keys()
     unpublished = before.leaves.keys() - now.leaves.keys()
-    new = {oid for oid in now.leaves.keys() - before.leaves.keys() if now.tables[oid].parent is not None}
+    # Those that have partitions, too, because a partition's partitions may be older than it.
+    new = {oid for oid in now.tables.keys() - before.tables.keys() if now.tables[oid].parent is not None}
+    new |= {oid for oid in now.leaves.keys() - before.leaves.keys() if now.tables[oid].parent is not None}
     moved = {oid for oid, root in now.leaves.items() if before.leaves.get(oid, root) != root}
     files = {
         oid
@@ -86,6 +88,19 @@ def examined(before: Picture, now: Picture) -> list[int]:
         if root != oid and oid in before.tables and before.tables[oid].file != now.tables[oid].file
     }
     return sorted(vanished | unpublished | new | moved | files | (now.streamed - before.streamed))
+
+
+def are_renamed(before: Picture, now: Picture, found: Mapping[int, Details]) -> bool:
+    """Whether rows of an existing table have another table's name in the stream than before, because it was attached or detached.
+
+    :param found: as in ``differences``.
+    """
+    return any(
+        before.leaves.get(oid, oid) != now.leaves.get(oid, oid)
+        and (oid in now.tables or oid in found)
+        and not _is_created(before, now, found, oid)
+        for oid in before.leaves.keys() | now.leaves.keys()
+    )
 
 
 def differences(
@@ -144,8 +159,10 @@ def _of_tables(before: Picture, now: Picture, found: Mapping[int, Details]) -> l
         elif oid not in before.streamed:
             assert table is not None
             what: What = "table_added"
-            if table.parent is not None and (was is None or was.parent is None):
-                what = "partition_created" if _born(found, oid) else "partition_attached"
+            # Otherwise the publications have got a table that is already a partition, or has partitions.
+            above = any(each.oid in before.members for each in now.lineage(oid)[1:])
+            if above and (was is None or was.parent is None):
+                what = "partition_created" if _is_created(before, now, found, oid) else "partition_attached"
             result.append(_difference(what, table))
         else:
             assert was is not None
@@ -186,11 +203,7 @@ def _of_partitions(before: Picture, now: Picture, found: Mapping[int, Details]) 
             what: What = "partition_detached" if exists else "partition_dropped"
             result.append(_difference(what, before.tables[oid], now, left))
         if root != oid and root in before.streamed:
-            what = (
-                "partition_created"
-                if oid not in before.tables and _born(found, oid)
-                else "partition_attached"
-            )
+            what = "partition_created" if _is_created(before, now, found, oid) else "partition_attached"
             result.append(_difference(what, now.tables[oid], now, root))
     return result
 
@@ -252,8 +265,15 @@ def _is_truncated(before: Picture, table: Table, found: Details, version: int) -
     return False
 
 
-def _born(found: Mapping[int, Details], oid: int) -> bool:
-    return oid in found and found[oid].born
+def _is_created(before: Picture, now: Picture, found: Mapping[int, Details], oid: int) -> bool:
+    """Whether a table is new, and was created as a partition; and its ancestors, too, unless they were there before."""
+    if oid in before.tables or oid not in now.tables:
+        return False
+    while oid not in before.tables and (parent := now.tables[oid].parent) is not None:
+        if oid not in found or not found[oid].born:
+            return False
+        oid = parent
+    return True
 
 
 def _difference(

@@ -62,6 +62,7 @@ class Picture:
     :param time: that time by the server's clock, or earlier, in seconds since 1970.
     :param streamed: the tables that the stream names.
     :param leaves: the oid of the table under whose name the stream has the rows of each published table with rows.
+    :param members: the tables that a publication names itself, or by its schema or by having all tables.
     :param filters: the hashes of the row filters of each table, with the names of their publications.
     :param columns: the same for column lists.
     :param next_xid: the xid of the next transaction, at that time or later; ``None`` for a picture of an earlier process.
@@ -76,6 +77,7 @@ class Picture:
     tables: Mapping[int, Table] = field(repr=False)
     streamed: frozenset[int] = field(repr=False)
     leaves: Mapping[int, int] = field(repr=False)
+    members: frozenset[int] = field(repr=False)
     filters: Mapping[int, tuple[tuple[str, str], ...]] = field(repr=False)
     columns: Mapping[int, tuple[tuple[str, str], ...]] = field(repr=False)
     next_xid: int | None = None
@@ -122,12 +124,14 @@ def picture(facts: str, fingerprint: int, lsn: LSN, time: float) -> Picture:
         table = lineage[at]
         return table.oid in listed[publication.name] or table.namespace in spaces[publication.name]
 
-    streamed, leaves = set[int](), dict[int, int]()
+    streamed, leaves, named = set[int](), dict[int, int](), set[int]()
     for table in tables.values():
         lineage = list(_lineage(tables, table.oid))
         highest = -1
         for publication in publications.values():
             members = [at for at in range(len(lineage)) if member(publication, lineage, at)]
+            if 0 in members:
+                named.add(table.oid)
             if members and publication.via_root:
                 highest = max(highest, members[-1])
             elif members and not table.partitioned:
@@ -148,6 +152,7 @@ def picture(facts: str, fingerprint: int, lsn: LSN, time: float) -> Picture:
         tables,
         frozenset(streamed),
         leaves,
+        frozenset(named),
         {oid: tuple(each) for oid, each in filters.items()},
         {oid: tuple(each) for oid, each in columns.items()},
     )

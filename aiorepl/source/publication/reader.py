@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
@@ -11,17 +11,18 @@ from typing import Final
 from aiorepl.lsn import LSN
 from aiorepl.source.catalog.snapshots import Snapshot
 from aiorepl.source.publication.commits import commit_of
-from aiorepl.source.publication.differences import Details, details, differences, examined
+from aiorepl.source.publication.differences import Details, are_renamed, details, differences, examined
 from aiorepl.source.publication.picture import Picture, picture
 from aiorepl.source.publication.queries import facts_query, fetch_details
 from aiorepl.source.source import Source
 from aiorepl.transactions.publication_changes import Difference, PublicationChange
 from aiorepl.wire.kept_connection import KeptConnection
 
+# The first version whose statistics are not late, and the first that sends the rows of a partition under the right name as soon as it was
+# attached or detached.
 _SHARED_STATISTICS: Final = 15
-_LATE_SECONDS: Final = 1.0
-# The first version that sends the rows of a partition under the right name as soon as it was attached or detached.
 _RENAMES: Final = 15
+_LATE_SECONDS: Final = 1.0
 
 
 class Comparison:
@@ -63,11 +64,6 @@ class Comparison:
             return []
         return differences(self._before, self.now, self._found, self._version, truncated)
 
-    @property
-    def keeps_names(self) -> bool:
-        """Whether the server sends rows of a partition under its former name until the connection ends."""
-        return self._version < _RENAMES
-
     def changes(
         self, found: Sequence[Difference], commits: Sequence[tuple[int, LSN]], *, complete: bool
     ) -> list[PublicationChange]:
@@ -97,10 +93,12 @@ class PublicationReader:
         self._names = list(source.options().publications)
         self._connection = KeptConnection(source.connect_sql)
 
-    async def compare(self, before: Picture | None) -> Comparison:
+    async def compare(self, before: Picture | None, on_renamed: Callable[[Picture, LSN], None]) -> Comparison:
         """Read the publications.
 
         :param before: the earlier picture; ``None``: there is none, and nothing differs.
+        :param on_renamed: called with the later picture and the end of WAL, as soon as it is known that partitions were attached or
+            detached, if the server sends their rows under the former name until the connection ends.
         :raises Exception: the server failed.
         """
         version = await self._connection.server_version()
@@ -115,11 +113,15 @@ class PublicationReader:
             now = replace(
                 picture(row["facts"], row["hash"], lsn, time), next_xid=row["next_xid"], oldest=seen.oldest
             )
-        oids = [] if before is None else examined(before, now)
-        if oids and version < _SHARED_STATISTICS:
-            # The collector of statistics may be this late.
-            await asyncio.sleep(_LATE_SECONDS)
-        found = details(await fetch_details(self._connection, oids, self._names, version)) if oids else {}
+        found: dict[int, Details] = {}
+        if before is not None and (oids := examined(before, now)):
+            found = details(await fetch_details(self._connection, oids, self._names, version))
+            if version < _RENAMES and are_renamed(before, now, found):
+                on_renamed(now, seen.end)
+            if version < _SHARED_STATISTICS:
+                # The collector of statistics may be this late.
+                await asyncio.sleep(_LATE_SECONDS)
+                found = details(await fetch_details(self._connection, oids, self._names, version))
         return Comparison(before or now, now, found, version, seen, has_trigger=row["has_trigger"])
 
     def close(self) -> None:
