@@ -31,7 +31,8 @@ def answer(sql: str, confirmed_flush_lsn: LSN, wal_end: LSN = WAL_END) -> Rows:
         return [{**created, "snapshot_name": None, "output_plugin": "pgoutput"}]
     if "set_config" in sql:
         pairs = zip(literals[::2], literals[1::2], strict=True)
-        return [{"name": name, "wanted": value, "found": value, "pid": "1"} for name, value in pairs]
+        process = {"pid": "1", "server": ""}
+        return [{"name": name, "wanted": value, "found": value, **process} for name, value in pairs]
     if "cash_send" in sql:
         return [{"units": "0000000000000064"}]
     if "pg_settings" in sql:

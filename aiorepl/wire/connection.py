@@ -41,7 +41,7 @@ from aiorepl.wire.protocol import ReplicationProtocol
 from aiorepl.wire.query_results import parsing
 from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.server_process import ServerProcess
-from aiorepl.wire.session_settings import NO_POOLER, TEXT_SETTINGS
+from aiorepl.wire.session_settings import NO_POOLER, TEXT_SETTINGS, ProcessId
 from aiorepl.wire.slot_creation import cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
@@ -85,7 +85,7 @@ class ReplicationConnection:
         connection = cls(protocol, version, exposure(transport))
         server = server_name(dsn)
         try:
-            pid = await connection._prepare(pid, server)
+            process = await connection._prepare(pid, server)
             if any_bytes:
                 await connection.query(NO_CONVERSION)
         except ConnectionLost:
@@ -93,11 +93,13 @@ class ReplicationConnection:
         except BaseException:
             connection.abort()
             raise
-        connection._process = ServerProcess(pid, transport, partial(connect_sql, dsn, **kwargs))
+        connection._process = ServerProcess(
+            process, transport, partial(connect_sql, dsn, **kwargs), pooled=connection.pooled
+        )
         return connection
 
-    async def _prepare(self, told: int, server: str) -> int:
-        """Set and verify the settings of the session; return the number of the server process.
+    async def _prepare(self, told: int, server: str) -> ProcessId:
+        """Set and verify the settings of the session; return the server process.
 
         A pooler in any mode gives a replication connection its own server process.
 
@@ -106,15 +108,15 @@ class ReplicationConnection:
         """
         with parsing("the settings of the session"):
             rows = await self.query(session_settings.set_if_own(TEXT_SETTINGS, told))
-            pid = session_settings.served_by(rows)
-            if pid != told:
+            process = session_settings.served_by(rows)
+            if process.pid != told:
                 self.pooled = True
                 # Check that the process is a walsender: a pooler may share any other process.
                 await self.identify_system()
                 await self.query(session_settings.set_in_pool(TEXT_SETTINGS))
                 rows = await self.query(session_settings.read_back(TEXT_SETTINGS))
             session_settings.require_exact(rows, server)
-        return pid
+        return process
 
     @property
     def bytes_received(self) -> int:

@@ -75,6 +75,8 @@ class DetachableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg
         self.socket_transport = transport
         self.server_pid = 0
         """The number of the server process. A pooler reports an invented number to its clients."""
+        self.server = ""
+        """As in ``ProcessId``."""
         self.open_another: Callable[[], Awaitable[Any]]
         """Opens another connection in the same way; set by ``connect_sql`` only."""
         _keep_alive(transport)
@@ -170,7 +172,8 @@ async def _connect(
         return connection
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            connection.server_pid = await prepare(connection, settings, server_name(dsn), authenticated)
+            process = await prepare(connection, settings, server_name(dsn), authenticated)
+            connection.server_pid, connection.server = process
     except asyncpg.InterfaceError:
         # The server has closed the connection. An InterfaceError of ``asyncpg.connect`` would be about the DSN.
         connection.terminate()

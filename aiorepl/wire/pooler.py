@@ -15,6 +15,7 @@ import asyncpg
 
 from aiorepl.errors import ConnectionFailed
 from aiorepl.wire import session_settings
+from aiorepl.wire.session_settings import ProcessId
 
 Open = Callable[[], Awaitable[Any]]
 """Opens an asyncpg connection."""
@@ -27,8 +28,8 @@ _PID: Final = "SELECT pg_catalog.pg_backend_pid()"
 _ELSEWHERE: Final = ("26000", "42P05")
 
 
-async def prepare(connection: Any, settings: Mapping[str, str], server: str, another: Open) -> int:
-    """Set and verify the settings of an asyncpg connection; return the number of its server process.
+async def prepare(connection: Any, settings: Mapping[str, str], server: str, another: Open) -> ProcessId:
+    """Set and verify the settings of an asyncpg connection; return its server process.
 
     :param server: the server as a noun phrase.
     :param another: opens a second connection through the same pooler.
@@ -38,19 +39,19 @@ async def prepare(connection: Any, settings: Mapping[str, str], server: str, ano
     told = int(connection.get_server_pid())
     try:
         rows = await connection.fetch(session_settings.set_if_own(settings, told))
-        pid = session_settings.served_by(rows)
-        if pid != told:
+        process = session_settings.served_by(rows)
+        if process.pid != told:
             await _require_session(connection, server, another)
             await connection.fetch(session_settings.set_in_pool(settings))
             rows = await connection.fetch(session_settings.read_back(settings))
-            if session_settings.served_by(rows) != pid:
+            if session_settings.served_by(rows) != process:
                 raise _exchanged(server)
     except asyncpg.PostgresError as error:
         if error.sqlstate in _ELSEWHERE:
             raise _exchanged(server) from None
         raise
     session_settings.require_exact(rows, server)
-    return pid
+    return process
 
 
 async def _require_session(connection: Any, server: str, another: Open) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from aiorepl import waits
 from aiorepl.errors import ConnectionFailed, ConnectionLost
 from aiorepl.wire.opening import ANSWER_SECONDS, ASYNCPG_ERRORS, translated
+from aiorepl.wire.session_settings import ProcessId
 
 Connect = Callable[[], Awaitable[Any]]
 """Opens another connection to the same server, with ``connect_sql``."""
@@ -30,14 +31,15 @@ _WAITS_FOR: Final = "SELECT wait_event, state_change::text FROM pg_catalog.pg_st
 class ServerProcess:
     """The server's process of a connection.
 
-    :param pid: its number.
-    :param transport: the connection's transport. Another connection must reach the same address, because the DSN may name several
+    :param transport: the connection's transport. Another connection must reach the same server, because the DSN or a proxy may have several
         servers.
     :param connect: opens another connection.
+    :param pooled: whether this is behind a pooler. A pooler without a server connection to spare does not answer.
     """
 
-    def __init__(self, pid: int, transport: Any, connect: Connect) -> None:
-        self._pid = pid
+    def __init__(self, process: ProcessId, transport: Any, connect: Connect, *, pooled: bool) -> None:
+        self._pid, self._server = process
+        self._pooled = pooled
         self._peer = transport.get_extra_info("peername")
         self._connect = connect
 
@@ -86,10 +88,12 @@ class ServerProcess:
         try:
             rows = await self._fetch(_WAITS_FOR, self._pid)
         except ConnectionFailed as error:
-            if not isinstance(error.__context__, TimeoutError):
-                raise  # the server has answered
+            if self._pooled or not isinstance(error.__context__, TimeoutError):
+                raise  # the server may have answered
             return "silent", "the server does not answer on another connection either"
         except ConnectionLost:
+            if self._pooled:
+                raise
             return "silent", "the server does not answer on another connection either"
         if not rows:
             return None
@@ -100,8 +104,9 @@ class ServerProcess:
     async def _fetch(self, query: str, *arguments: Any) -> list[Any]:
         connection = await self._connect()
         try:
-            if connection.socket_transport.get_extra_info("peername") != self._peer:
-                raise ConnectionFailed("another server of the DSN has answered")
+            peer = connection.socket_transport.get_extra_info("peername")
+            if (peer, connection.server) != (self._peer, self._server):
+                raise ConnectionFailed("another server of the DSN or the proxy has answered")
             return list(await connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except ASYNCPG_ERRORS as error:
             raise translated(error) from None
@@ -111,7 +116,13 @@ class ServerProcess:
 
 def process_of(connection: Any) -> ServerProcess:
     """Return the server's process of a connection of ``connect_sql``."""
-    return ServerProcess(connection.server_pid, connection.socket_transport, connection.open_another)
+    pid = connection.server_pid
+    return ServerProcess(
+        ProcessId(pid, connection.server),
+        connection.socket_transport,
+        connection.open_another,
+        pooled=pid != connection.get_server_pid(),
+    )
 
 
 def watch_calls(connection: Any) -> AbstractContextManager[None]:

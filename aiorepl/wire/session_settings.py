@@ -7,7 +7,7 @@ the value of ALTER DATABASE or ALTER ROLE would then apply, and text would be wr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiorepl.errors import ConnectionFailed
 from aiorepl.wire.commands import literal
@@ -72,6 +72,7 @@ _LOCALE: Final = (
 )
 _QUERY: Final = """
 SELECT s.name, s.value AS wanted, pg_catalog.pg_backend_pid()::pg_catalog.text AS pid,
+       pg_catalog.concat(pg_catalog.inet_server_addr(), pg_catalog.inet_server_port()) AS server,
        CASE WHEN {condition} THEN pg_catalog.set_config(s.name, s.value, false)
             ELSE pg_catalog.current_setting(s.name) END AS found
   FROM (VALUES {values}) AS s (name, value)
@@ -101,9 +102,21 @@ def read_back(settings: Mapping[str, str]) -> str:
     return _query(settings, "false", f", ({literal(_MONEY)}, {_LOCALE})")
 
 
-def served_by(rows: Rows) -> int:
-    """Return the number of the server process that answered."""
-    return int(rows[0]["pid"])
+class ProcessId(NamedTuple):
+    """A server process.
+
+    :param pid: its number.
+    :param server: the address and port at which its server was reached, by the server itself. A proxy has several servers at one
+        address.
+    """
+
+    pid: int
+    server: str
+
+
+def served_by(rows: Rows) -> ProcessId:
+    """Return the server process that answered."""
+    return ProcessId(int(rows[0]["pid"]), str(rows[0]["server"]))
 
 
 def require_exact(rows: Rows, server: str) -> None:

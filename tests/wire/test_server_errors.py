@@ -89,7 +89,7 @@ async def test_a_pooler_that_ignores_replication():
 async def test_a_pooler_that_ignores_both():
     """In its ordinary connection, which other clients use as well, nothing is set."""
     refusal = Error(S="ERROR", C="42601", M='syntax error at or near "IDENTIFY_SYSTEM"')
-    elsewhere = [{"name": "bytea_output", "wanted": "hex", "found": "escape", "pid": "2"}]
+    elsewhere = [{"name": "bytea_output", "wanted": "hex", "found": "escape", "pid": "2", "server": ""}]
     async with ScriptedWalsender(answers={"IDENTIFY_SYSTEM": refusal, "set_config": elsewhere}) as server:
         with pytest.raises(ConnectionFailed, match="a pooler such as PgBouncer"):
             await ReplicationConnection.open(server.dsn)
@@ -101,9 +101,9 @@ async def test_a_pooler_that_ignores_both():
 async def test_a_setting_that_is_not_kept():
     """It is named, with its value, and the connection is not used."""
     rows = [
-        {"name": "bytea_output", "wanted": "hex", "found": "hex", "pid": "1"},
-        {"name": "DateStyle", "wanted": "ISO", "found": "ISO, DMY", "pid": "1"},
-        {"name": "extra_float_digits", "wanted": "3", "found": "-5", "pid": "1"},
+        {"name": "bytea_output", "wanted": "hex", "found": "hex", "pid": "1", "server": ""},
+        {"name": "DateStyle", "wanted": "ISO", "found": "ISO, DMY", "pid": "1", "server": ""},
+        {"name": "extra_float_digits", "wanted": "3", "found": "-5", "pid": "1", "server": ""},
     ]
     async with ScriptedWalsender(answers={"set_config": rows}) as server:
         with pytest.raises(
