@@ -7,8 +7,8 @@
     /readyz     200 while the pipeline makes progress, else 503 with the reasons; also warnings
     /metrics    for Prometheus
 
-The application is read-only and has no authentication: everybody who can reach the address sees table names, positions and
-errors, but no row data. Serve it on a loopback address, or behind a proxy that authenticates.
+The application is read-only, except for further routes, and has no authentication: everybody who can reach the address sees table
+names, positions and errors, but no row data. Serve it on a loopback address, or behind a proxy that authenticates.
 """
 
 from __future__ import annotations

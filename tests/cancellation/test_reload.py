@@ -10,7 +10,7 @@ from aiorepl.testing.stream import Stream
 
 
 async def test_reload_cancelled_at_every_await(cancelling, tmp_path):
-    """The sinks are the former ones, or the new ones, and every sink has every row."""
+    """The pipeline has all former sinks or all new ones, and every sink has every row."""
     number, cancelled = 1, True
     while cancelled:
         stream = Stream()
@@ -40,7 +40,7 @@ async def test_reload_cancelled_at_every_await(cancelling, tmp_path):
                 assert {"journal", "a", "b"} == set(pipeline.statistics().sinks)
                 await former.wait_for_changes(2)
                 await gone.wait_for_changes(2)
-                # Not changed, so the same sinks may be used later.
+                # The cancelled call has not used the sinks, so another one may.
                 await pipeline.reload(sinks)
                 await new.wait_for_changes(2)
         number += 1

@@ -89,7 +89,7 @@ def draw(
     named = _reached(source, pipeline, sinks, signals=signals)
     writes = {sink["type"] for sink in sinks.values()} & {*brokers}
     kinds = _kinds(pipeline, signals=signals) | (BROKERS if writes else {})
-    # Kafka needs seconds to start again, in which other faults would have struck.
+    # Kafka needs seconds to start again, in which no other fault can strike.
     kinds |= KAFKA | {RESTARTED: 1} if "kafka" in writes else {}
     lives = tuple(
         _run(chance, named, kinds, power=power, paired=paired)

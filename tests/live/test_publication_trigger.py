@@ -261,7 +261,7 @@ IN_SCHEMA = ("CREATE SCHEMA s", "ALTER PUBLICATION w ADD TABLES IN SCHEMA s")
     ],
 )
 async def test_another_transaction(watched, before, first, second, expected):
-    """With messages of two transactions before one look, a change has the LSN of its own transaction, or an LSN that is not exact."""
+    """If two transactions with messages end before a look, a change has the LSN of its own transaction, or an LSN that is not exact."""
     published, sink = watched.published, MemorySink()
     await published.execute(*before)
     async with watched.pipeline(sink, **SELDOM) as pipeline:

@@ -161,7 +161,7 @@ def insert(number: int, column: str = "email") -> str:
 
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 async def test_masks_are_added_and_remembered(people):
-    """A mask that a change adds holds for partitions, too, and over renames, changes and a restart; without it a start is refused."""
+    """A mask that a reload adds covers partitions, too, and is kept over renames, reloads and a restart; a start without it is refused."""
     await people.execute(
         "CREATE TABLE parts (id int, email text) PARTITION BY RANGE (id)",
         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (100)",

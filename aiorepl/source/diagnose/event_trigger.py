@@ -35,8 +35,9 @@ async def event_trigger(connection: Connection, source: Source) -> list[Finding]
         return []
     wrong = [problem for problem, good in rows[0].items() if good != "true"]
     if connection.server_version < _SENDS_MESSAGES:
-        wrong = ["PostgreSQL 13 and earlier do not send its messages"]
-    if not wrong:
+        text = f"{_NAME}: PostgreSQL 13 and earlier do not send its messages, so changes of the publications may be noticed late"
+    elif wrong:
+        text = f"{_NAME}: {'; '.join(wrong)}: changes of the publications may be noticed late; install it as docs/reference/source.md shows"
+    else:
         return [Finding("ok", "event trigger", f"{_NAME} is as documented")]
-    text = f"{_NAME}: {'; '.join(wrong)}: changes of the publications may be noticed late; install it as docs/reference/source.md shows"
     return [Finding("warning", "event trigger", text)]
