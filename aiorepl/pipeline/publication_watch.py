@@ -53,7 +53,7 @@ class PublicationWatch:
     :param snapshots: reads tables while the stream runs.
     :param counts: tells when a table is described, and has the stream's truncates and transactions with messages.
     :param received: returns how far the server has sent the stream.
-    :param reopen: makes the source reconnect at an LSN; returns all such LSNs that a restart needs.
+    :param reopen: makes the source reconnect at an LSN; returns all LSNs at which a restart has to reconnect.
     :ivar notices: the changes for each sink that asks for them, by its name.
     """
 
@@ -83,7 +83,7 @@ class PublicationWatch:
         # Whether the stream has all messages since the last picture. A transaction with an origin may be left out of the stream.
         self._gapless = not source.temporary and source.origin != "none"
         self._follows = False
-        # The hash of the picture for which the source reconnects.
+        # The hash of the last picture for which the source reconnects.
         self._renamed: int | None = None
         # What was reported and could not be stored yet.
         self._reported: Collection[Difference] = ()
@@ -91,7 +91,7 @@ class PublicationWatch:
         counts.altered = self._on_described
 
     async def recall(self) -> None:
-        """Make the source reconnect at the LSNs of an earlier process that the stream begins before. Call this before the stream begins."""
+        """Make the source reconnect at the LSNs that an earlier process has stored. Call this before the stream begins."""
         for lsn in await self._state.recall():
             self._reopen(lsn)
 

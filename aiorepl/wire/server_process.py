@@ -31,10 +31,10 @@ _WAITS_FOR: Final = "SELECT wait_event, state_change::text FROM pg_catalog.pg_st
 class ServerProcess:
     """The server's process of a connection.
 
-    :param transport: the connection's transport. Another connection must reach the same server, because the DSN or a proxy may have several
-        servers.
+    :param transport: the connection's transport. Another connection must reach the same server, because the DSN or a proxy may have
+        several servers.
     :param connect: opens another connection.
-    :param pooled: whether this is behind a pooler. A pooler without a server connection to spare does not answer.
+    :param pooled: whether the process is behind a pooler. A pooler without a free server connection does not answer.
     """
 
     def __init__(self, process: ProcessId, transport: Any, connect: Connect, *, pooled: bool) -> None:

@@ -106,8 +106,7 @@ class ProcessId(NamedTuple):
     """A server process.
 
     :param pid: its number.
-    :param server: the address and port at which its server was reached, by the server itself. A proxy has several servers at one
-        address.
+    :param server: the address and port of its server, as the server reports them. A proxy has several servers at one address.
     """
 
     pid: int

@@ -103,7 +103,7 @@ async def test_attach_and_detach(watched, server):
 
 @SERVERS
 async def test_partitions_of_a_partition(watched, server):
-    """A partition that is attached with partitions of its own: they were there before, so the stream lacks rows of them."""
+    """The partitions of a partition count as attached if they existed before it was attached, and as created if they were created with it."""
     published = watched.published
     await published.execute(
         "CREATE TABLE sub PARTITION OF m FOR VALUES IN (4) PARTITION BY LIST (part)",

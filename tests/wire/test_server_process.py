@@ -19,7 +19,7 @@ SILENT = "the server does not answer on another connection either"
 
 
 class Connection:
-    """Another connection: to the server at ``server``, whose answers to a query are ``rows``, or which does not answer."""
+    """Another connection to the server at ``server``. A query returns or raises ``rows``."""
 
     def __init__(self, server, rows):
         self.server = server
@@ -39,7 +39,7 @@ class Connection:
 
 
 def refusal(error: Exception) -> ConnectionFailed:
-    """The error of ``connect_sql``."""
+    """Return the ``ConnectionFailed`` that ``connect_sql`` raises for an error."""
     try:
         try:
             raise error
@@ -68,7 +68,7 @@ def refusal(error: Exception) -> ConnectionFailed:
     ],
 )
 async def test_what_proves_that_nothing_arrives(monkeypatch, server, answer, problem):
-    """Another server behind a proxy proves nothing, and neither does a pooler that has no server connection to spare."""
+    """An answer of another server behind a proxy proves nothing, and neither does the silence of a pooler."""
     monkeypatch.setattr(server_process, "SECONDS", 0.001)
     looks, failed = [], []
 

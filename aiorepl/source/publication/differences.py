@@ -78,7 +78,7 @@ def examined(before: Picture, now: Picture) -> list[int]:
     """Return the oids of the tables whose details ``differences`` needs."""
     vanished = before.tables.keys() - now.tables.keys()
     unpublished = before.leaves.keys() - now.leaves.keys()
-    # Those that have partitions, too, because a partition's partitions may be older than it.
+    # Also tables that have partitions, because these partitions may be older than the table.
     new = {oid for oid in now.tables.keys() - before.tables.keys() if now.tables[oid].parent is not None}
     new |= {oid for oid in now.leaves.keys() - before.leaves.keys() if now.tables[oid].parent is not None}
     moved = {oid for oid, root in now.leaves.items() if before.leaves.get(oid, root) != root}
@@ -91,7 +91,7 @@ def examined(before: Picture, now: Picture) -> list[int]:
 
 
 def are_renamed(before: Picture, now: Picture, found: Mapping[int, Details]) -> bool:
-    """Whether rows of an existing table have another table's name in the stream than before, because it was attached or detached.
+    """Whether the stream names the rows of an existing table differently, because the table was attached or detached.
 
     :param found: as in ``differences``.
     """
@@ -159,7 +159,7 @@ def _of_tables(before: Picture, now: Picture, found: Mapping[int, Details]) -> l
         elif oid not in before.streamed:
             assert table is not None
             what: What = "table_added"
-            # Otherwise the publications have got a table that is already a partition, or has partitions.
+            # Otherwise, a table was added to the publications that was a partition before, or had partitions.
             above = any(each.oid in before.members for each in now.lineage(oid)[1:])
             if above and (was is None or was.parent is None):
                 what = "partition_created" if _is_created(before, now, found, oid) else "partition_attached"
@@ -266,7 +266,7 @@ def _is_truncated(before: Picture, table: Table, found: Details, version: int) -
 
 
 def _is_created(before: Picture, now: Picture, found: Mapping[int, Details], oid: int) -> bool:
-    """Whether a table is new, and was created as a partition; and its ancestors, too, unless they were there before."""
+    """Whether a table is new and was created as a partition, and likewise each of its new ancestors below the root."""
     if oid in before.tables or oid not in now.tables:
         return False
     while oid not in before.tables and (parent := now.tables[oid].parent) is not None:

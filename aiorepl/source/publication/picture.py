@@ -62,7 +62,7 @@ class Picture:
     :param time: that time by the server's clock, or earlier, in seconds since 1970.
     :param streamed: the tables that the stream names.
     :param leaves: the oid of the table under whose name the stream has the rows of each published table with rows.
-    :param members: the tables that a publication names itself, or by its schema or by having all tables.
+    :param members: the tables that a publication has by name, by schema or ``FOR ALL TABLES``.
     :param filters: the hashes of the row filters of each table, with the names of their publications.
     :param columns: the same for column lists.
     :param next_xid: the xid of the next transaction, at that time or later; ``None`` for a picture of an earlier process.
