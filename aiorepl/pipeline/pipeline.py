@@ -598,7 +598,7 @@ def _capture(
         return Capture(options.source, retry=reconnect, until=until)
     hides = bool(selections.memories)
     # Sinks that are added while the stream runs may need the look-ups of tables.
-    may = options.journal is not None
+    later = options.journal is not None
     # A column keeps its number when it is renamed, so a selection still finds the columns that it hides.
     numbered = (
         hides
@@ -611,7 +611,7 @@ def _capture(
         retry=reconnect,
         until=until,
         tables=TableLookups(options.source, selections.begin if hides else None, wanted=tables)
-        if tables or may
+        if tables or later
         else None,
         columns=ColumnLookups(options.source, reconnects=reconnect is not None) if numbered else None,
     )

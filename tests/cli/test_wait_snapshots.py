@@ -1,4 +1,4 @@
-"""``wait``: it does not end before the sinks have the rows of the tables that are read while it waits."""
+"""``wait`` does not end before the sinks have the rows of the tables that are read while it waits."""
 
 from __future__ import annotations
 

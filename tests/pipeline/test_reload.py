@@ -79,7 +79,7 @@ async def test_sinks_are_added_replaced_and_removed(running):
 
 
 async def test_a_sink_keeps_its_position_with_its_data(running):
-    """The successor has what the former sink had, so it continues there, although its cursor may be behind; nothing comes twice."""
+    """The new sink keeps the position that the former one had, and continues there even if its cursor is behind; nothing comes twice."""
     former, successor = MemorySink(keeps_position=True), MemorySink(keeps_position=True)
     running.commit(3)
     async with running.pipeline({"a": former}) as pipeline:
