@@ -29,7 +29,6 @@ from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.schema_changes import SchemaChange
 
-Table = tuple[str, str]
 Key = tuple[Any, ...]
 
 # The approximate memory of one entry of a set or a dict.
@@ -46,7 +45,7 @@ class Invalidated:
     """
 
     everything: bool = False
-    tables: Mapping[Table, frozenset[Key] | None] = field(default_factory=dict)
+    tables: Mapping[tuple[str, str], frozenset[Key] | None] = field(default_factory=dict)
 
     def keys(self, schema: str, table: str) -> frozenset[Key] | None:
         """Return the keys of a table's changed rows; ``None`` if all its rows may have changed."""
@@ -74,9 +73,9 @@ class Invalidations(Sink):
         """Whether a stream is being read; under ``read``, from the first item on. While it is false, do not cache: changes are not seen."""
         self._max_bytes = size_of("invalidations: max_bytes", max_bytes)
         self._everything = True
-        self._tables: dict[Table, set[Key] | None] = {}
+        self._tables: dict[tuple[str, str], set[Key] | None] = {}
         # The memory of the keys, by table, without tables that count as a whole; and the sum, with the entries of all tables.
-        self._bytes: dict[Table, int] = {}
+        self._bytes: dict[tuple[str, str], int] = {}
         self._total = 0
         self._changed = asyncio.Event()
         self._changed.set()
@@ -156,7 +155,7 @@ class Invalidations(Sink):
             else:
                 self._forget(everything=True)
 
-    def _widen(self, table: Table) -> None:
+    def _widen(self, table: tuple[str, str]) -> None:
         """Let a table count as changed as a whole."""
         self._tables[table] = None
         self._total -= self._bytes.pop(table)

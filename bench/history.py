@@ -26,7 +26,7 @@ from aiorepl.history.planning import Limits
 from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
-from aiorepl.testing.stream import Stream, Table
+from aiorepl.testing.stream import Stream, StreamTable
 from aiorepl.values.registry import Types
 
 _MIXED = [
@@ -79,7 +79,7 @@ async def write_journal(folder: Path, rows: int, tables: int) -> None:
     await sink.close()
 
 
-def _row(table: Table, number: int) -> bytes:
+def _row(table: StreamTable, number: int) -> bytes:
     values = [
         str(number),
         str(number * 7919 % 5000),
@@ -114,9 +114,10 @@ def _compact(folder: Path, rows: int) -> None:
 def _typed(folder: Path, rows: int) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from aiorepl.spark.reading.blocks import Span, TableName
+    from aiorepl.spark.reading.blocks import Span
     from aiorepl.spark.reading.schema import META, table_schema
     from aiorepl.spark.reading.typed import Typed
+    from aiorepl.table_name import TableName
 
     reader = JournalReader(str(folder))
     segments = reader.segments()

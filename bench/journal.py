@@ -25,7 +25,7 @@ from aiorepl.journal import JournalReader, JournalSink
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.testing.messages import column
-from aiorepl.testing.stream import Stream, Table
+from aiorepl.testing.stream import Stream, StreamTable
 
 _BATCH: Final = 1000
 _TABLES_OF_SEGMENT: Final = 8
@@ -45,7 +45,7 @@ def main() -> None:
         reading(Path(folder), arguments.segments, arguments.tables)
 
 
-def table_of(stream: Stream, name: str) -> Table:
+def table_of(stream: Stream, name: str) -> StreamTable:
     """Describe a table in a stream."""
     return stream.table(name, column("id", 23, key=True), column("note"))
 
@@ -90,7 +90,8 @@ async def written(folder: Path, stream: Stream, batches: list[Batch], *, flushes
 def reading(folder: Path, segments: int, tables: int) -> None:
     """Measure polls and plans."""
     from aiorepl.journal.segments import BlockPosition
-    from aiorepl.spark.reading.blocks import TableName, newest_description, plan
+    from aiorepl.spark.reading.blocks import newest_description, plan
+    from aiorepl.table_name import TableName
 
     spent = many(folder, segments, tables)
     size = (folder / "position.json").stat().st_size

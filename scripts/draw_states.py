@@ -16,7 +16,7 @@ from typing import get_args
 
 from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.transactions import states
-from aiorepl.transactions.states import TRANSITIONS, State, guard
+from aiorepl.transactions.states import TRANSITIONS, AssemblerState, guard
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "states.md"
 
@@ -28,10 +28,10 @@ def spaced(kind: type) -> str:
 
 def diagram() -> str:
     """The table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {State.BETWEEN.name}"]
-    lines += [f"    {state.name}: {state.value}" for state in State]
+    lines = ["stateDiagram-v2", f"    [*] --> {AssemblerState.BETWEEN.name}"]
+    lines += [f"    {state.name}: {state.value}" for state in AssemblerState]
     for state, kinds in TRANSITIONS.items():
-        arrows: dict[State, list[str]] = defaultdict(list)
+        arrows: dict[AssemblerState, list[str]] = defaultdict(list)
         for kind, following in kinds.items():
             arrows[following].append(spaced(kind))
         for following, names in arrows.items():

@@ -47,6 +47,7 @@ ORDER = (
     {"storage", "verify"},
     {"wire"},
     {"pgoutput"},
+    {"table_name"},
     {"values"},
     {"transactions"},
     {"sink"},  # the contract; the journal's writer is a sink too

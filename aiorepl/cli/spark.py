@@ -220,14 +220,14 @@ def verify(
     source, selection = _source(pipeline, dsn, slot, publication)
     loaded = load(file)
     mirror = loaded.mirror
-    from aiorepl.history.manifest import Table
     from aiorepl.spark.verifying.verify import verification_of
+    from aiorepl.table_name import TableName
 
     verification = verification_of(
         source,
         mirror.journal,
         mirror.target,
-        keys=lambda schema, name: mirror.settings.keys_of(Table(schema, name)),
+        keys=lambda schema, name: mirror.settings.keys_of(TableName(schema, name)),
         range_rows=range_rows,
         timeout=timeout,
         selection=mirror.selection,

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from aiorepl.formats.arrow.collected import CollectedRows
 from aiorepl.formats.arrow.row_collector import RowCollector
-from aiorepl.history.manifest import Table, Version
+from aiorepl.history.manifest import TableVersion
+from aiorepl.table_name import TableName
 
 _MIB: Final = 1024 * 1024
 _MOST_COMBINED: Final = 32 * _MIB
@@ -47,7 +48,7 @@ class TableBuffer:
     :ivar rows: the rows that were collected since the last record batch; ``None`` before ``use``.
     """
 
-    def __init__(self, table: Table, version: Version) -> None:
+    def __init__(self, table: TableName, version: TableVersion) -> None:
         self.table = table
         self.version = version
         self.rows: RowCollector | None = None
@@ -99,8 +100,8 @@ class Buffers:
     ) -> None:
         self._bounds = bounds
         self._finish = finish
-        self._buffers: dict[Table, TableBuffer] = {}
-        self._ratios: dict[Table, float] = {}
+        self._buffers: dict[TableName, TableBuffer] = {}
+        self._ratios: dict[TableName, float] = {}
         self._spool: IO[bytes] | None = None
         self._spool_size = 0
         self.peak = 0
@@ -113,11 +114,11 @@ class Buffers:
         if self._spool is not None:
             self._spool.close()
 
-    def get(self, table: Table) -> TableBuffer | None:
+    def get(self, table: TableName) -> TableBuffer | None:
         """Return the open buffer of a table."""
         return self._buffers.get(table)
 
-    def open(self, table: Table, version: Version) -> TableBuffer:
+    def open(self, table: TableName, version: TableVersion) -> TableBuffer:
         """Write the rows of a table's previous buffer, and begin a new buffer."""
         self._close(table)
         buffer = self._buffers[table] = TableBuffer(table, version)
@@ -152,7 +153,7 @@ class Buffers:
         if size * ratio >= self._bounds.file_bytes or size >= self._bounds.most_bytes:
             self._write(buffer)
 
-    def _close(self, table: Table) -> None:
+    def _close(self, table: TableName) -> None:
         buffer = self._buffers.pop(table, None)
         if buffer is not None and not buffer.empty:
             buffer.settle()

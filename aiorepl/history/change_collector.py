@@ -15,7 +15,7 @@ from aiorepl.formats.arrow.hidden import Hidden
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.formats.arrow.table import MESSAGES, MessageRow, message_rows
 from aiorepl.history.buffers import Buffers, TableBuffer
-from aiorepl.history.manifest import MESSAGES_TABLE, Table, Version
+from aiorepl.history.manifest import MESSAGES_TABLE, TableVersion
 from aiorepl.history.uncompacted import blocks
 from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.reader import JournalReader
@@ -24,12 +24,13 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.table_name import TableName
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 
-Known = Callable[[Table], tuple[Version, ...]]
+Known = Callable[[TableName], tuple[TableVersion, ...]]
 
-_OF_MESSAGES: Final = Version(0, (), MESSAGES)
+_OF_MESSAGES: Final = TableVersion(0, (), MESSAGES)
 
 
 class ChangeCollector:
@@ -45,7 +46,7 @@ class ChangeCollector:
         reader: JournalReader,
         buffers: Buffers,
         known: Known,
-        wanted: Callable[[Table], bool] | None = None,
+        wanted: Callable[[TableName], bool] | None = None,
         hide: Callable[[Relation], Hidden | None] = lambda relation: None,
     ) -> None:
         self._reader = reader
@@ -53,10 +54,10 @@ class ChangeCollector:
         self._known = known
         self._wanted = wanted
         self._hide = hide
-        self._versions: dict[tuple[Table, object], Version] = {}
+        self._versions: dict[tuple[TableName, object], TableVersion] = {}
         # Keyed by everything that a conversion depends on, not by Relation objects: each segment has its own.
-        self._conversions: dict[object, tuple[Version, CollectedRows]] = {}
-        self._of_segment: dict[Relation, tuple[Version, CollectedRows]] = {}
+        self._conversions: dict[object, tuple[TableVersion, CollectedRows]] = {}
+        self._of_segment: dict[Relation, tuple[TableVersion, CollectedRows]] = {}
         self._messages: list[MessageRow] = []
 
     def segment(self, segment: Segment, numbers: Iterable[int] | None = None, after: LSN = ZERO) -> None:
@@ -93,7 +94,7 @@ class ChangeCollector:
         version, conversion = self._conversion(relation, table, index)
         return self._buffer(table, version, collectors).use(conversion)
 
-    def _buffer(self, table: Table, version: Version, collectors: Collectors) -> TableBuffer:
+    def _buffer(self, table: TableName, version: TableVersion, collectors: Collectors) -> TableBuffer:
         buffer = self._buffers.get(table)
         if buffer is not None and buffer.version is version:
             return buffer
@@ -136,8 +137,8 @@ class ChangeCollector:
             self._messages.append((message.prefix, message.content, Header(None, message.lsn, None), 0))
 
     def _conversion(
-        self, relation: Relation, table: Table, index: SegmentIndex
-    ) -> tuple[Version, CollectedRows]:
+        self, relation: Relation, table: TableName, index: SegmentIndex
+    ) -> tuple[TableVersion, CollectedRows]:
         found = self._of_segment.get(relation)
         if found is None:
             key = (relation.payload, index.types, frozenset(relation.attributes.items()))
@@ -147,15 +148,15 @@ class ChangeCollector:
                 rows = CollectedRows(Layout(relation, Types(index.types), binary=index.binary), hidden)
                 target = relation if hidden is None else hidden.target
                 description = (target.payload, *(each.payload for each in target.types))
-                found = self._same(table, Version(relation.oid, description, rows.schema)), rows
+                found = self._same(table, TableVersion(relation.oid, description, rows.schema)), rows
                 self._conversions[key] = found
             self._of_segment[relation] = found
         return found
 
-    def _same(self, table: Table, version: Version) -> Version:
+    def _same(self, table: TableName, version: TableVersion) -> TableVersion:
         """Return the same object for equal versions of a table."""
         return self._versions.setdefault((table, version.digest), version)
 
 
-def _table(relation: Relation) -> Table:
-    return Table(relation.schema, relation.name)
+def _table(relation: Relation) -> TableName:
+    return TableName(relation.schema, relation.name)

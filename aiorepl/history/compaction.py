@@ -32,15 +32,7 @@ from aiorepl.history.catalog import (
 )
 from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.cursor import compacted, moved, protect, require_newest
-from aiorepl.history.manifest import (
-    MESSAGES_TABLE,
-    File,
-    History,
-    Rewrite,
-    Table,
-    TableFiles,
-    Version,
-)
+from aiorepl.history.manifest import MESSAGES_TABLE, File, History, Rewrite, TableFiles, TableVersion
 from aiorepl.history.names import (
     MESSAGES,
     PENDING,
@@ -57,6 +49,7 @@ from aiorepl.journal.holder import Holder
 from aiorepl.journal.reader import JournalReader
 from aiorepl.loggers import logger
 from aiorepl.storage.store import Store
+from aiorepl.table_name import TableName
 
 _log = logger("aiorepl.history")
 
@@ -217,7 +210,7 @@ class Compaction:
         if wait and found.size < self._pace.pass_bytes // 2 and now - self._seen < self._pace.pass_seconds:
             return False
         self._seen = None
-        files: list[tuple[Table, Version, File]] = []
+        files: list[tuple[TableName, TableVersion, File]] = []
         try:
             self._collect(found, files)
         except Exception:
@@ -239,7 +232,7 @@ class Compaction:
         _log.info("compacted %d rows of %d files, up to %s", rows, len(files), found.end.lsn)
         return True
 
-    def _collect(self, found: Stretch, files: list[tuple[Table, Version, File]]) -> None:
+    def _collect(self, found: Stretch, files: list[tuple[TableName, TableVersion, File]]) -> None:
         def finish(buffer: TableBuffer, batches: Iterator[pa.RecordBatch]) -> int:
             ends = _Ends()
             name, self._files = pending_name(self.history.epoch, self._files), self._files + 1
@@ -258,7 +251,7 @@ class Compaction:
             buffers.flush()
             self.done.peak = max(self.done.peak, buffers.peak)
 
-    def _with_pending(self, files: list[tuple[Table, Version, File]]) -> dict[str, TableFiles]:
+    def _with_pending(self, files: list[tuple[TableName, TableVersion, File]]) -> dict[str, TableFiles]:
         """Return the lists of the tables, with the files of a pass added as pending."""
         changed: dict[str, TableFiles] = {}
         for table, version, file in files:
@@ -359,7 +352,7 @@ class Compaction:
                 parsed = {name: parse_pending(name.removeprefix(f"{PENDING}/")) for name in names}
                 self._discard(name for name, of in parsed.items() if of is not None and of[1] >= first)
 
-    def _list(self, table: Table) -> TableFiles:
+    def _list(self, table: TableName) -> TableFiles:
         folder = _folder(table)
         if (found := self._lists.get(folder)) is None:
             entry = self.history.tables.get(folder)
@@ -416,5 +409,5 @@ def _position(batch: pa.RecordBatch, row: int) -> tuple[int, int]:
     return batch.column("_commit_lsn")[row].as_py(), batch.column("_ordinal")[row].as_py()
 
 
-def _folder(table: Table) -> str:
+def _folder(table: TableName) -> str:
     return MESSAGES if table == MESSAGES_TABLE else folder_of(table.schema, table.name)

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aiorepl.history.catalog import read_sealed, read_tables
-from aiorepl.history.manifest import File, History, Table, TableFiles
+from aiorepl.history.manifest import File, History, TableFiles
 from aiorepl.history.names import FOLDER
 from aiorepl.storage.store import Store
+from aiorepl.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class TableHistory:
     :param pending: the files that wait to be merged and published.
     """
 
-    table: Table
+    table: TableName
     published: Files
     pending: Files
 

@@ -27,6 +27,7 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
+from aiorepl.table_name import TableName
 
 FORMAT: Final = 1
 """The version of the history's layout. The journal's own version is in ``checked_json``."""
@@ -40,27 +41,11 @@ AGAIN: Final = "Delete the folder history, and compact the journal again as far 
 _REMEDY: Final = f"Put back a copy of the file. {AGAIN}, if there is none"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Table:
-    """A table by schema and name. Logical decoding messages belong to no table; their schema is ``""``."""
-
-    schema: str
-    name: str
-
-    @property
-    def messages(self) -> bool:
-        """Whether these are logical decoding messages."""
-        return not self.schema
-
-    def __str__(self) -> str:
-        return self.name if self.messages else f"{self.schema}.{self.name}"
-
-
-MESSAGES_TABLE: Final = Table("", MESSAGES)
+MESSAGES_TABLE: Final = TableName("", MESSAGES)
 
 
 @dataclass(frozen=True)
-class Version:
+class TableVersion:
     """A description of a table: its columns as they were when the rows of some files were written.
 
     :param oid: the table's oid; 0 for messages. A table that was dropped and created again has another oid.
@@ -118,8 +103,8 @@ class TableFiles:
     :param replaced: pending files whose rows are in other files now, and the times at which they were replaced.
     """
 
-    table: Table
-    versions: tuple[Version, ...] = ()
+    table: TableName
+    versions: tuple[TableVersion, ...] = ()
     sealed: tuple[Sealed, ...] = ()
     published: tuple[File, ...] = ()
     pending: tuple[File, ...] = ()
@@ -149,7 +134,7 @@ class TableEntry:
     :param replaced: the time when the first of the replaced files was replaced; ``None`` if there is none.
     """
 
-    table: Table
+    table: TableName
     name: str
     previous: str | None
     pending: int
@@ -257,7 +242,7 @@ def _entry(
     replaced: int | None,
 ) -> TableEntry:
     return TableEntry(
-        Table(_string(schema), _string(table)),
+        TableName(_string(schema), _string(table)),
         _string(name),
         None if previous is None else _string(previous),
         _number(pending),
@@ -304,7 +289,7 @@ def load_table(data: bytes, location: str) -> TableFiles:
 
 def _table(fields: Mapping[str, Any]) -> TableFiles:
     found = TableFiles(
-        Table(text(fields, "schema"), text(fields, "table")),
+        TableName(text(fields, "schema"), text(fields, "table")),
         tuple(_version(each) for each in fields["versions"]),
         tuple(
             Sealed(_string(name), _number(files), _position(first), _position(last))
@@ -349,8 +334,8 @@ def _load_files(listed: list[list[Any]]) -> tuple[File, ...]:
     )
 
 
-def _version(fields: Mapping[str, Any]) -> Version:
-    return Version(
+def _version(fields: Mapping[str, Any]) -> TableVersion:
+    return TableVersion(
         integer(fields, "oid"),
         tuple(base64.b64decode(_string(each), validate=True) for each in fields["description"]),
         pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text(fields, "arrow"), validate=True))),

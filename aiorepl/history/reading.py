@@ -10,7 +10,7 @@ import pyarrow as pa
 from aiorepl.formats.arrow.collected import attribute_of
 from aiorepl.history import parquet
 from aiorepl.history.catalog import accessing, read_history, read_sealed, read_tables
-from aiorepl.history.manifest import MESSAGES_TABLE, File, Table, TableFiles, Version
+from aiorepl.history.manifest import MESSAGES_TABLE, File, TableFiles, TableVersion
 from aiorepl.history.names import FOLDER, MESSAGES, folder_of
 from aiorepl.history.opening import open_history
 from aiorepl.journal.reader import JournalReader
@@ -19,6 +19,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
+from aiorepl.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def files(
     :raises JournalError: the history or the journal is damaged, or cannot be read.
     """
     journal = open_store(url, config)
-    found = _files(journal.within(FOLDER), Table(schema, table), folder_of(schema, table), after, until)
+    found = _files(journal.within(FOLDER), TableName(schema, table), folder_of(schema, table), after, until)
     if found is None:
         return None
     # From the history's start, not the journal's: retention may have deleted segments whose rows the history has.
@@ -163,7 +164,7 @@ def messages(
     return _files(open_history(url, config), MESSAGES_TABLE, MESSAGES, after, until)
 
 
-def _files(store: Store, table: Table, folder: str, after: LSN, until: LSN | None) -> HistoryFiles | None:
+def _files(store: Store, table: TableName, folder: str, after: LSN, until: LSN | None) -> HistoryFiles | None:
     found = read_tables(store, folder)
     if found is None:
         return None
@@ -189,7 +190,7 @@ def _files(store: Store, table: Table, folder: str, after: LSN, until: LSN | Non
     )
 
 
-def _file(file: File, version: Version, *, published: bool) -> HistoryFile:
+def _file(file: File, version: TableVersion, *, published: bool) -> HistoryFile:
     return HistoryFile(
         file.name,
         version.schema,

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from aiorepl.errors import AioreplError, DamagedJournal
 from aiorepl.history.catalog import accessing, read_history, read_sealed, read_table
-from aiorepl.history.manifest import AGAIN, File, History, TableEntry, TableFiles, Version
+from aiorepl.history.manifest import AGAIN, File, History, TableEntry, TableFiles, TableVersion
 from aiorepl.history.names import FOLDER, HISTORY, PENDING, TABLES, position_text
 from aiorepl.history.parquet import REMEDY, read
 from aiorepl.journal.reader import JournalReader
@@ -26,7 +26,7 @@ class _Listed:
     """A history, and the files of its tables by folder."""
 
     history: History
-    files: dict[str, list[tuple[File, Version]]]
+    files: dict[str, list[tuple[File, TableVersion]]]
 
     @property
     def names(self) -> set[str]:
@@ -94,7 +94,7 @@ def _list(store: Store) -> _Listed | None:
     raise AssertionError  # the last attempt returns or raises
 
 
-def _files(store: Store, entry: TableEntry) -> list[tuple[File, Version]]:
+def _files(store: Store, entry: TableEntry) -> list[tuple[File, TableVersion]]:
     with accessing(store):
         listed: TableFiles = read_table(store, entry)
     files: list[File] = []
@@ -108,7 +108,7 @@ def _files(store: Store, entry: TableEntry) -> list[tuple[File, Version]]:
     return [(file, listed.versions[file.version]) for file in files]
 
 
-def _verify(store: Store, file: File, version: Version) -> None:
+def _verify(store: Store, file: File, version: TableVersion) -> None:
     """Read a whole file.
 
     :raises JournalError: the file is damaged or missing.

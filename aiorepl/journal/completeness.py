@@ -18,7 +18,7 @@ from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.segments import Table
+from aiorepl.journal.segments import TableKey
 from aiorepl.lsn import LSN
 from aiorepl.storage.checked_json import (
     boolean,
@@ -157,16 +157,16 @@ class Completeness:
     appeared: tuple[Appearance, ...] = ()
 
     @cached_property
-    def _known(self) -> frozenset[tuple[int, Table]]:
+    def _known(self) -> frozenset[tuple[int, TableKey]]:
         tables: tuple[TableSnapshot | Appearance, ...] = (*self.tables, *self.appeared)
         return frozenset((each.oid, (each.schema, each.table)) for each in tables)
 
     @property
-    def names(self) -> set[Table]:
+    def names(self) -> set[TableKey]:
         """The names of all tables that the journal has, or had."""
         return {table for _, table in self._known}
 
-    def with_rows(self, tables: Iterable[tuple[int, Table]], after: LSN, end: LSN) -> Completeness:
+    def with_rows(self, tables: Iterable[tuple[int, TableKey]], after: LSN, end: LSN) -> Completeness:
         """Add tables with rows in a segment of the stream.
 
         :param tables: oids and names.
@@ -247,7 +247,7 @@ class Completeness:
             table.reading for table in self.tables if table.complete is not None and table.reading
         )
 
-    def incomplete(self, begins: LSN, table: Table | None = None) -> list[Incomplete]:
+    def incomplete(self, begins: LSN, table: TableKey | None = None) -> list[Incomplete]:
         """The tables that a reader with an empty target does not get whole, sorted by name.
 
         :param begins: where the reader begins.
@@ -257,13 +257,13 @@ class Completeness:
         found = ((name, self._lacking(begins, name)) for name in names)
         return [Incomplete(*name, reason) for name, reason in found if reason]
 
-    def complete_from(self, table: Table) -> LSN | None:
+    def complete_from(self, table: TableKey) -> LSN | None:
         """The position from which on the journal has all rows of a table; ``None`` if there is none."""
         snapshots = self._snapshots_by_name.get(table, ())
         whole = [each.start_lsn for each in snapshots if each.complete and not self._gap(each)]
         return max(whole, default=None)
 
-    def _lacking(self, begins: LSN, table: Table) -> str:
+    def _lacking(self, begins: LSN, table: TableKey) -> str:
         reason = "the journal has neither a snapshot nor a change of it"
         for came in self._appeared_by_name.get(table, ()):
             reason = came.reason
@@ -282,15 +282,15 @@ class Completeness:
         return reason
 
     @cached_property
-    def _snapshots_by_name(self) -> dict[Table, list[TableSnapshot]]:
-        found: dict[Table, list[TableSnapshot]] = {}
+    def _snapshots_by_name(self) -> dict[TableKey, list[TableSnapshot]]:
+        found: dict[TableKey, list[TableSnapshot]] = {}
         for each in self.tables:
             found.setdefault((each.schema, each.table), []).append(each)
         return found
 
     @cached_property
-    def _appeared_by_name(self) -> dict[Table, list[Appearance]]:
-        found: dict[Table, list[Appearance]] = {}
+    def _appeared_by_name(self) -> dict[TableKey, list[Appearance]]:
+        found: dict[TableKey, list[Appearance]] = {}
         for each in self.appeared:
             found.setdefault((each.schema, each.table), []).append(each)
         return found

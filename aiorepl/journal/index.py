@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
 from aiorepl.journal.segment_format import FOOTER_BYTES, MAGIC, footer
-from aiorepl.journal.segments import Table
+from aiorepl.journal.segments import TableKey
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Attribute, Relation
@@ -82,7 +82,7 @@ class Description:
     :param attributes: the columns' attributes in the source's catalog; an attribute that is not certain is left out.
     """
 
-    table: Table
+    table: TableKey
     relation: bytes
     types: tuple[bytes, ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
@@ -127,7 +127,7 @@ class SegmentIndex:
     _relations: dict[int, Relation] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
-    def tables(self) -> tuple[Table, ...]:
+    def tables(self) -> tuple[TableKey, ...]:
         """The tables that have rows in the segment."""
         used = {number for block in self.blocks for number in block.rows}
         return tuple(dict.fromkeys(self.descriptions[number].table for number in sorted(used)))
@@ -136,7 +136,7 @@ class SegmentIndex:
         """Return the types of a block."""
         return next((types for end, types in self.earlier_types if number < end), self.types)
 
-    def numbers_of(self, table: Table) -> frozenset[int]:
+    def numbers_of(self, table: TableKey) -> frozenset[int]:
         """The numbers of the descriptions of ``table``."""
         return frozenset(number for number, each in enumerate(self.descriptions) if each.table == table)
 

@@ -11,7 +11,7 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.prepared import prepared_file
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.segments import Table
+from aiorepl.journal.segments import TableKey
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store, reading
 
@@ -51,7 +51,7 @@ class TableSegments:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class UndecidedTransaction:
     """An undecided prepared transaction, and its file.
 
     :param size: in bytes.
@@ -70,9 +70,9 @@ class Inspection:
     url: str
     chain: Chain
     segments: Segments
-    tables: dict[Table, TableSegments]
+    tables: dict[TableKey, TableSegments]
     consumers: list[Consumer]
-    prepared: list[Prepared]
+    prepared: list[UndecidedTransaction]
 
 
 def inspect(url: Location | Store) -> Inspection:
@@ -87,13 +87,13 @@ def inspect(url: Location | Store) -> Inspection:
     for transaction in chain.state.prepared:
         # The transaction was decided meanwhile, or its file is lost. The verification tells which.
         with reading(store), contextlib.suppress(FileNotFoundError):
-            prepared.append(Prepared(transaction, *store.about(prepared_file(transaction))))
+            prepared.append(UndecidedTransaction(transaction, *store.about(prepared_file(transaction))))
     return Inspection(store.url, chain, segments, tables, consumers(chain, Cursors(store)), prepared)
 
 
-def _summarize(chain: Chain) -> tuple[Segments, dict[Table, TableSegments]]:
+def _summarize(chain: Chain) -> tuple[Segments, dict[TableKey, TableSegments]]:
     whole = Segments()
-    tables: dict[Table, TableSegments] = {}
+    tables: dict[TableKey, TableSegments] = {}
     together = 0
     for manifest, within in chain.contents():
         sizes = []

@@ -21,7 +21,7 @@ from typing import Final
 import orjson
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.segments import Entry, Segment, Table
+from aiorepl.journal.segments import Entry, Segment, TableKey
 from aiorepl.lsn import LSN
 from aiorepl.storage.checked_json import FORMAT, checksum
 
@@ -75,7 +75,7 @@ def manifest_file(name: str) -> str:
 class Manifest:
     """A range of segments, in commit order."""
 
-    def __init__(self, columns: Sequence[array[int]], tables: dict[Table, array[int]]) -> None:
+    def __init__(self, columns: Sequence[array[int]], tables: dict[TableKey, array[int]]) -> None:
         self._columns = columns
         self._tables = tables
 
@@ -83,7 +83,7 @@ class Manifest:
     def of(cls, entries: Iterable[Entry]) -> Manifest:
         """Make a manifest of segments."""
         columns = [array(code) for code in _TYPES]
-        tables: dict[Table, array[int]] = {}
+        tables: dict[TableKey, array[int]] = {}
         for number, (segment, names) in enumerate(entries):
             values = (
                 *(segment.after, segment.last_end_lsn, segment.epoch, segment.part, segment.parts),
@@ -111,7 +111,7 @@ class Manifest:
         return len(self._columns[_AFTER])
 
     @property
-    def tables(self) -> Iterable[Table]:
+    def tables(self) -> Iterable[TableKey]:
         """The tables that have rows in the manifest's segments."""
         return self._tables.keys()
 
@@ -120,7 +120,7 @@ class Manifest:
         ends = self._columns[_END]
         return range(bisect_right(ends, after), bisect_right(ends, until))
 
-    def having(self, table: Table, within: range) -> Sequence[int]:
+    def having(self, table: TableKey, within: range) -> Sequence[int]:
         """The numbers of the segments with rows of ``table``."""
         numbers = self._tables.get(table)
         if numbers is None:
@@ -134,7 +134,7 @@ class Manifest:
 
     def entries(self) -> Iterator[Entry]:
         """Iterate over all segments with their tables."""
-        names: list[list[Table]] = [[] for _ in range(len(self))]
+        names: list[list[TableKey]] = [[] for _ in range(len(self))]
         for table, numbers in self._tables.items():
             for number in numbers:
                 names[number].append(table)

@@ -17,7 +17,7 @@ from aiorepl.journal.completeness import PublishedChunk
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.index import dump_chunk, load_chunk
 from aiorepl.journal.manifest import ManifestRef
-from aiorepl.journal.segments import Entry, Segment, Table
+from aiorepl.journal.segments import Entry, Segment, TableKey
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.storage.checked_json import (
@@ -176,7 +176,7 @@ def _start(fields: Mapping[str, Any]) -> Start:
 
 def dump_state(state: JournalState) -> bytes:
     """Make the bytes of ``position.json``."""
-    tables: dict[Table, int] = {}
+    tables: dict[TableKey, int] = {}
     return seal(
         {
             "journal": state.journal,
@@ -302,7 +302,7 @@ def _load_ref(fields: Mapping[str, Any]) -> ManifestRef:
     )
 
 
-def _load_entry(fields: Any, tables: list[Table]) -> Entry:
+def _load_entry(fields: Any, tables: list[TableKey]) -> Entry:
     *values, numbers = fields
     if len(values) != 9 or not all(type(value) is int and 0 <= value <= _UINT64 for value in values):
         raise ValueError("a segment has other fields")
@@ -312,7 +312,7 @@ def _load_entry(fields: Any, tables: list[Table]) -> Entry:
     return Entry(Segment(LSN(after), LSN(end), *rest), tuple(tables[number] for number in numbers))
 
 
-def _table(fields: Any) -> Table:
+def _table(fields: Any) -> TableKey:
     schema, name = fields
     if not isinstance(schema, str) or not isinstance(name, str):
         raise TypeError("a table's name is not a string")

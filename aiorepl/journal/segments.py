@@ -15,7 +15,7 @@ from aiorepl.lsn import LSN
 FOLDER: Final = "segments"
 SUFFIX: Final = ".segment"
 
-Table = tuple[str, str]
+TableKey = tuple[str, str]
 """A table's schema and name."""
 
 
@@ -87,7 +87,7 @@ class Entry(NamedTuple):
     """A segment, and the tables that have rows in it."""
 
     segment: Segment
-    tables: tuple[Table, ...]
+    tables: tuple[TableKey, ...]
 
 
 def segment_name(after: LSN, epoch: int, part: int) -> str:

@@ -26,7 +26,7 @@ from aiorepl.journal.prepared import PreparedStore
 from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segments import FOLDER as SEGMENTS
-from aiorepl.journal.segments import Entry, Segment, Table, segment_file, segment_name
+from aiorepl.journal.segments import Entry, Segment, TableKey, segment_file, segment_name
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
@@ -71,7 +71,7 @@ class JournalWriter:
         self._parts: list[Entry] = []
         # The end of the last uploaded part, and the oids and names of the parts' tables.
         self._end: Position | None = None
-        self._described: dict[tuple[int, Table], None] = {}
+        self._described: dict[tuple[int, TableKey], None] = {}
         self._prepared = PreparedStore(store, block_bytes)
         self._cleaned = False
 

@@ -40,7 +40,7 @@ _BINARY, _MESSAGES, _ORIGIN = ("binary", 1, 14), ("messages", 1, 14), ("origin",
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class PluginOptions:
     """The options of pgoutput.
 
     :param publications: publication names, as in the catalog.

@@ -12,7 +12,7 @@ from aiorepl.credentials import PasswordCommand
 from aiorepl.durations import Duration
 from aiorepl.errors import ConfigurationError
 from aiorepl.option_fields import Bytes, Seconds
-from aiorepl.pgoutput.options import Options, Streaming
+from aiorepl.pgoutput.options import PluginOptions, Streaming
 from aiorepl.secret import Secret
 from aiorepl.sizes import Size
 from aiorepl.source.catalog import attributes
@@ -126,14 +126,14 @@ class Source:
             )
         self.options()
 
-    def options(self, *, control_messages: bool = False) -> Options:
+    def options(self, *, control_messages: bool = False) -> PluginOptions:
         """The options of pgoutput.
 
         :param control_messages: request watermarks and signals of snapshots, even without ``messages``.
         :raises ConfigurationError: an option is out of range.
         """
         names = (self.publication,) if isinstance(self.publication, str) else tuple(self.publication or ())
-        return Options(
+        return PluginOptions(
             names,
             proto_version=self.proto_version,
             streaming=Streaming(self.streaming),

@@ -29,7 +29,7 @@ from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
 
-class Table:
+class StreamTable:
     """A table under its current description. After DDL, ``stream.table`` returns a new one."""
 
     def __init__(self, oid: int, namespace: str, name: str, columns: int) -> None:
@@ -114,8 +114,8 @@ class Stream:
         *columns: Column,
         namespace: str = "public",
         replica_identity: str = "d",
-        replaces: Table | None = None,
-    ) -> Table:
+        replaces: StreamTable | None = None,
+    ) -> StreamTable:
         """Describe a table, in the next transaction.
 
         :param replaces: this table before an ALTER TABLE.
@@ -127,7 +127,7 @@ class Stream:
             oid=oid, namespace=namespace, name=name, replica_identity=replica_identity, columns=columns
         )
         self._pending_descriptions.append(described)
-        return Table(oid, namespace, name, len(columns))
+        return StreamTable(oid, namespace, name, len(columns))
 
     def type_(self, oid: int, name: str, namespace: str = "public") -> None:
         """Describe a type, before the tables that use it."""
@@ -150,7 +150,12 @@ class Stream:
         return self._append(end_lsn, unit)
 
     def snapshot(
-        self, table: Table, *contents: bytes, number: int = 1, last_of_table: bool = True, last: bool = True
+        self,
+        table: StreamTable,
+        *contents: bytes,
+        number: int = 1,
+        last_of_table: bool = True,
+        last: bool = True,
     ) -> LSN:
         """Deliver a chunk of a snapshot of ``table``, and return its end LSN. Its Insert messages become changes of kind read."""
         self._time += 1_000_000

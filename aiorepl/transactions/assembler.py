@@ -25,7 +25,7 @@ from aiorepl.transactions.row_counts import RowCounts
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
-from aiorepl.transactions.states import TRANSITIONS, State, guard
+from aiorepl.transactions.states import TRANSITIONS, AssemblerState, guard
 from aiorepl.transactions.trace import TraceContext, traced
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
 from aiorepl.values.registry import Types
@@ -88,7 +88,7 @@ class Assembler:
         """As the parameter; a reader replaces it between two parts of a segment."""
         self._user_messages = messages
         self._counts = RowCounts() if counts is None else counts
-        self._state = State.BETWEEN
+        self._state = AssemblerState.BETWEEN
         self.layouts = Layouts(types, binary=binary)
         self._relations: list[tuple[Relation, int]] = []
         self._slices: list[Slice] = []
@@ -130,7 +130,7 @@ class Assembler:
     @property
     def open(self) -> bool:
         """Whether the stream is within a transaction or a stream block."""
-        return self._state is not State.BETWEEN
+        return self._state is not AssemblerState.BETWEEN
 
     @property
     def begun(self) -> m.Begin | None:
@@ -249,7 +249,7 @@ class Assembler:
                 change = c.Message(None, 0, message)
                 size = len(message.payload) + _OVERHEAD
                 self._slices.append(Slice(None, (change,), True, LSN(message.lsn), size))
-        elif self._state is State.BETWEEN:
+        elif self._state is AssemblerState.BETWEEN:
             raise ProtocolError("transactional, but outside of a transaction", message="Message")
         else:
             if message.prefix == PUBLICATION:

@@ -30,7 +30,7 @@ from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation, Type
 
 
-class State(enum.Enum):
+class AssemblerState(enum.Enum):
     """The assembler's state."""
 
     BETWEEN = "between transactions"
@@ -56,34 +56,46 @@ _BETWEEN: Final = (
 )
 
 # (state, message) to the next state. A pair that is missing is illegal, and ``guard`` says why.
-TRANSITIONS: Final[Mapping[State, Mapping[type, State]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[AssemblerState, Mapping[type, AssemblerState]]] = MappingProxyType(
     {
-        State.BETWEEN: {
-            m.Begin: State.PLAIN,
-            m.BeginPrepare: State.PREPARING,
-            m.StreamStart: State.BLOCK,
-            **dict.fromkeys(_BETWEEN, State.BETWEEN),
+        AssemblerState.BETWEEN: {
+            m.Begin: AssemblerState.PLAIN,
+            m.BeginPrepare: AssemblerState.PREPARING,
+            m.StreamStart: AssemblerState.BLOCK,
+            **dict.fromkeys(_BETWEEN, AssemblerState.BETWEEN),
         },
-        State.PLAIN: {m.Commit: State.BETWEEN, **dict.fromkeys(_CONTENT, State.PLAIN)},
-        State.PREPARING: {m.Prepare: State.BETWEEN, **dict.fromkeys(_CONTENT, State.PREPARING)},
-        State.BLOCK: {m.StreamStop: State.BETWEEN, **dict.fromkeys(_CONTENT, State.BLOCK)},
+        AssemblerState.PLAIN: {
+            m.Commit: AssemblerState.BETWEEN,
+            **dict.fromkeys(_CONTENT, AssemblerState.PLAIN),
+        },
+        AssemblerState.PREPARING: {
+            m.Prepare: AssemblerState.BETWEEN,
+            **dict.fromkeys(_CONTENT, AssemblerState.PREPARING),
+        },
+        AssemblerState.BLOCK: {
+            m.StreamStop: AssemblerState.BETWEEN,
+            **dict.fromkeys(_CONTENT, AssemblerState.BLOCK),
+        },
     }
 )
 
 _OUTSIDE: Final = "arrived outside of a transaction"
-_GUARDS: Final[Mapping[tuple[State, type], str]] = MappingProxyType(
+_GUARDS: Final[Mapping[tuple[AssemblerState, type], str]] = MappingProxyType(
     {
-        (State.BETWEEN, m.Commit): "arrived without Begin",
-        (State.BETWEEN, m.StreamStop): "arrived without Stream Start",
-        **{(State.BETWEEN, kind): _OUTSIDE for kind in (m.Origin, m.Insert, m.Update, m.Delete, m.Truncate)},
-        (State.PLAIN, m.Begin): "arrived before the previous transaction committed",
-        (State.PREPARING, m.BeginPrepare): "arrived before the previous transaction was prepared",
-        (State.BLOCK, m.StreamStart): "arrived before the previous block ended",
+        (AssemblerState.BETWEEN, m.Commit): "arrived without Begin",
+        (AssemblerState.BETWEEN, m.StreamStop): "arrived without Stream Start",
+        **{
+            (AssemblerState.BETWEEN, kind): _OUTSIDE
+            for kind in (m.Origin, m.Insert, m.Update, m.Delete, m.Truncate)
+        },
+        (AssemblerState.PLAIN, m.Begin): "arrived before the previous transaction committed",
+        (AssemblerState.PREPARING, m.BeginPrepare): "arrived before the previous transaction was prepared",
+        (AssemblerState.BLOCK, m.StreamStart): "arrived before the previous block ended",
     }
 )
 UNKNOWN: Final = "names a transaction that is not in progress"
 
 
-def guard(state: State, message: type) -> str:
+def guard(state: AssemblerState, message: type) -> str:
     """Say why ``message`` is illegal in ``state``."""
     return _GUARDS.get((state, message), f"arrived {state.value}, where it is not allowed")

@@ -33,7 +33,7 @@ from aiorepl_sinks.objects.encodings import Encoding, JsonLinesEncoding, Parquet
 from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import LAYOUT
 from aiorepl_sinks.objects.sink import ObjectSink
-from aiorepl_sinks.objects.store import RemoteStore, Store
+from aiorepl_sinks.objects.store import Objects, RemoteObjects
 
 
 @checked("s3", zero=("memory_bytes",))
@@ -104,7 +104,7 @@ class S3Sink(ObjectSink):
         )
 
 
-def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> Store:
+def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> Objects:
     parts = urlsplit(url)
     if parts.scheme == "file":
         return Folder(Path(unquote(parts.path)))
@@ -121,7 +121,7 @@ def _store(url: str, settings: Mapping[str, str], config: Mapping[str, str]) -> 
         )
     if parts.scheme == "gs" and "endpoint" in settings:
         settings = {"base_url": settings["endpoint"]}
-    return RemoteStore(url, {**config, **settings})
+    return RemoteObjects(url, {**config, **settings})
 
 
 def _encoding(

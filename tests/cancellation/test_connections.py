@@ -7,14 +7,14 @@ from itertools import count
 import pytest
 
 from aiorepl import LSN, Source
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 from aiorepl.values.types import TypeInfo
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
 from tests.today import of_today
 
 ROUTES = [ReplicationConnection, SqlConnection]
-OPTIONS = Options(("p",)).negotiate(18)
+OPTIONS = PluginOptions(("p",)).negotiate(18)
 # More than a portion of the SQL source. The rows are long, so that a walsender sends them in more than one piece.
 ROWS = 500
 

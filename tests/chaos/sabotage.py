@@ -270,9 +270,9 @@ def compact_fewer_blocks() -> None:
 
 def trust_waiting_commits() -> None:
     """A ``postgres`` sink treats a position as durable that the target's synchronous standby may lack."""
-    from aiorepl_sinks.postgres.state import MirrorState
+    from aiorepl_sinks.postgres.state import TargetState
 
-    open_state = MirrorState.open
+    open_state = TargetState.open
 
     async def trusting(self: Any) -> Any:
         await self._connection.execute("SET synchronous_commit = 'local'")
@@ -280,7 +280,7 @@ def trust_waiting_commits() -> None:
         await self._connection.execute("SET synchronous_commit = 'on'")
         return found
 
-    MirrorState.open = trusting
+    TargetState.open = trusting
 
 
 def forget_parents() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiorepl.testing.messages import column
-from aiorepl.testing.stream import Stream, Table
+from aiorepl.testing.stream import Stream, StreamTable
 
 INT4 = 23
 
@@ -17,6 +17,6 @@ def stream() -> Stream:
 
 
 @pytest.fixture
-def items(stream: Stream) -> Table:
+def items(stream: Stream) -> StreamTable:
     """A table of a number, its key, and a text."""
     return stream.table("items", column("id", INT4, key=True), column("note"))

@@ -10,7 +10,8 @@ from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
 from aiorepl.spark.reading.block_reader import BlockReader
-from aiorepl.spark.reading.blocks import TableName, latest, plan
+from aiorepl.spark.reading.blocks import latest, plan
+from aiorepl.table_name import TableName
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 

@@ -18,7 +18,7 @@ from aiorepl.sink import Batch
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
-from aiorepl.testing.stream import Stream, Table
+from aiorepl.testing.stream import Stream, StreamTable
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
@@ -30,7 +30,7 @@ def stream() -> Stream:
 
 
 @pytest.fixture
-def table(stream) -> Table:
+def table(stream) -> StreamTable:
     return stream.table("t", column("id", 23, key=True))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiorepl import LSN, Pipeline, Sink, Source, connect
 from aiorepl.errors import ConfigurationError, SlotError
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 from aiorepl.wire.interface import Restart
 from aiorepl.wire.sql import SqlConnection
 from tests.waiting import DEADLINE
@@ -54,7 +54,7 @@ async def polled(connection):
 async def poller(database, slot, version):
     """A connection that polls the slot."""
     connection = await SqlConnection.open(database)
-    await connection.start_replication(slot, LSN(0), Options(("p",)).negotiate(version))
+    await connection.start_replication(slot, LSN(0), PluginOptions(("p",)).negotiate(version))
     yield connection
     connection.abort()
 
@@ -70,7 +70,7 @@ async def test_a_slot_that_is_polled_is_in_use(client, database, slot, poller, r
     assert caught.value.busy
     second = await SqlConnection.open(database)
     with pytest.raises(SlotError, match="another consumer reads slot") as caught:
-        await second.start_replication(slot, LSN(0), Options(("p",)).negotiate(version))
+        await second.start_replication(slot, LSN(0), PluginOptions(("p",)).negotiate(version))
     assert caught.value.busy
     await second.close()
 

@@ -14,7 +14,7 @@ import pytest
 from aiorepl.errors import ProtocolError
 from aiorepl.pgoutput import messages
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "protocol.md").read_text()
@@ -65,6 +65,6 @@ def test_every_option():
     """Each option of pgoutput has a row; control messages come with its option messages."""
     described = {found[1] for row in ROWS if (found := re.match(r"\| `(\w+)`", row))}
     options = {
-        field.name.replace("publications", "publication_names") for field in dataclasses.fields(Options)
+        field.name.replace("publications", "publication_names") for field in dataclasses.fields(PluginOptions)
     }
     assert options - {"control_messages"} <= described

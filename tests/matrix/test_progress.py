@@ -15,7 +15,7 @@ from aiorepl import LSN, Pipeline, Source
 from aiorepl.formats.native import NativeFormat
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.options import Options, Streaming
+from aiorepl.pgoutput.options import PluginOptions, Streaming
 from aiorepl.testing.faults import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from tests.waiting import DEADLINE
@@ -68,7 +68,7 @@ async def test_an_abort_of_what_was_streamed(database, slot_name, client, other,
     """A streamed transaction that rolls back ends with a Stream Abort of its xid."""
     connection = await ReplicationConnection.open(f"{database}?logical_decoding_work_mem=64kB")
     await connection.create_slot(slot_name, temporary=True)
-    asked = Options(("p",), streaming=streaming).negotiate(version)
+    asked = PluginOptions(("p",), streaming=streaming).negotiate(version)
     await connection.start_replication(slot_name, LSN(0), asked)
     async with contextlib.aclosing(received(connection, Decoder(streaming))) as messages:
         await client.execute("BEGIN")

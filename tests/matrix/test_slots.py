@@ -12,7 +12,7 @@ import pytest
 
 from aiorepl import LSN
 from aiorepl.errors import ConfigurationError, SlotError
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.sql import SqlConnection
 from tests.waiting import DEADLINE
@@ -199,7 +199,7 @@ async def in_use(database, slot_name, version):
     """A slot that another connection reads."""
     reader = await ReplicationConnection.open(database)
     await reader.create_slot(slot_name)
-    await reader.start_replication(slot_name, LSN(0), Options(("p",)).negotiate(version))
+    await reader.start_replication(slot_name, LSN(0), PluginOptions(("p",)).negotiate(version))
     try:
         yield
     finally:
@@ -210,7 +210,7 @@ async def in_use(database, slot_name, version):
 @pytest.mark.parametrize("attempt", ["drop", "read"])
 async def test_a_slot_in_use(slot, walsender, database, slot_name, attempt, version):
     """A slot in use can be neither dropped nor read, and the error says that it is in use."""
-    options = Options(("p",)).negotiate(version)
+    options = PluginOptions(("p",)).negotiate(version)
     async with in_use(database, slot_name, version):
         with pytest.raises(SlotError, match="another consumer is connected") as caught:
             if attempt == "drop":

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser
 
-from aiorepl.history.manifest import Table
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.mirror_app import mirror_app
 from aiorepl.retry import RetryPolicy
 from aiorepl.spark import QueryListener
 from aiorepl.spark.mirroring.running import MirrorRunner
-from aiorepl.spark.mirroring.state import SetAside, State, Written
+from aiorepl.spark.mirroring.state import SavedState, SetAside, Written
+from aiorepl.table_name import TableName
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
 NAME = 't</script>"\n<b>'
@@ -53,7 +53,7 @@ class Query:
 class Mirror:
     """A mirror with this state."""
 
-    def __init__(self, journal: Path, state: State) -> None:
+    def __init__(self, journal: Path, state: SavedState) -> None:
         self.journal = journal
         self.starts = 0
         self.running, self.ended = threading.Event(), threading.Event()
@@ -71,10 +71,10 @@ async def mirrored(journal: Any, served: Any) -> AsyncIterator[Any]:
     first, last = journal.stream.ends
     at = journal.stream.position
     aside = SetAside(at.at(first), 0, 0, f"public.u: no key {HOSTILE}")
-    tables = {Table("public", NAME): Written(1, 3), Table("public", "u"): Written(2, 1)}
-    state = State(
+    tables = {TableName("public", NAME): Written(1, 3), TableName("public", "u"): Written(2, 1)}
+    state = SavedState(
         at.at(LSN(0)), "q", "c", 3, last, BlockPosition(last), BlockPosition(last), ("*",), tables,
-        {Table("public", "u"): aside},
+        {TableName("public", "u"): aside},
     )  # fmt: skip
     mirror: Any = Mirror(journal.folder, state)
     runner = MirrorRunner(mirror, lambda: None, RetryPolicy(wait_initial=0, wait_max=0), name="lake")  # type: ignore[arg-type,return-value]

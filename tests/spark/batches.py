@@ -15,7 +15,7 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.spark.mirroring.applying import Applying
-from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.executors import unpickled
 from aiorepl.spark.mirroring.mirror import open_lake, tables_of
 from aiorepl.spark.mirroring.reducing import ReduceLarge
@@ -24,7 +24,7 @@ from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.opening import open_store
 
@@ -71,14 +71,14 @@ class Lake:
             "on_error": "halt",
         }
         self.settings = Settings.of(**(given | settings))
-        options = Options.parse({"journal": str(journal.folder)})
+        options = ReadOptions.parse({"journal": str(journal.folder)})
         self.staging = Staging(
             options, str(folder / "staging"), str(self.target), self.settings, whole_transactions
         )
         self.store = LocalStore(folder / "staging")
         self.offset: Offset | None = None
         self.number = 0
-        self.last: tuple[Batch, int] | None = None
+        self.last: tuple[StagedBatch, int] | None = None
         self.restart()
 
     def restart(self) -> None:
@@ -110,15 +110,15 @@ class Lake:
 
     def _staged(
         self, planner: MirrorPlanner, start: BlockPosition, end: BlockPosition, head: Head | None = None
-    ) -> Batch:
+    ) -> StagedBatch:
         partitions = planner.partitions(self.reader, self.reader.chain(), start, end)
         files = [file for partition in partitions for file in unpickled(planner.read(partition))]
         head = head or Head(
             Offset.initial(self.reader.end(), None), Offset.initial(self.reader.end(), None), LSN(0)
         )
-        return Batch.of([replace(head, remembered=planner.remembered), *files])
+        return StagedBatch.of([replace(head, remembered=planner.remembered), *files])
 
-    def stage(self, most: int = 2**62, end: Position | None = None) -> Batch | None:
+    def stage(self, most: int = 2**62, end: Position | None = None) -> StagedBatch | None:
         """Stage about ``most`` bytes of the journal after the last batch; ``None`` if there are none.
 
         :param end: the end of the journal at that time; by default its present end.

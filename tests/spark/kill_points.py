@@ -28,7 +28,7 @@ from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.mirroring.applying import Applying
-from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.batch import StagedBatch
 from aiorepl.spark.mirroring.mirror import Batches
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.testing.messages import column
@@ -39,7 +39,7 @@ TABLES: Final = {"current": "current", "soft": "soft_delete", "history": "histor
 
 POINTS: Final[dict[str, tuple[Any, str, int, bool]]] = {
     "before staging": (Batches, "__call__", 1, False),
-    "after staging": (Batch, "of", 1, True),
+    "after staging": (StagedBatch, "of", 1, True),
     "before the plan is saved": (StateFile, "save", 1, False),
     "after the plan is saved": (StateFile, "save", 1, True),
     "after the columns of a table": (DeltaTransaction, "evolve", 2, True),

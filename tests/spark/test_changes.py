@@ -22,7 +22,7 @@ from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import changes
 from aiorepl.spark.reading import compacted_plan
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import FilesPartition
 from aiorepl.spark.reading.schema import META
 from aiorepl.spark.reading.source import AioreplDataSource
@@ -208,7 +208,7 @@ def test_a_pruned_beginning_that_is_compacted(evolved) -> None:
 
     def stream(limit: Any) -> tuple[list[Any], int]:
         found = AioreplDataSource(CaseInsensitiveDict({"journal": str(evolved.folder), "table": "public.t"}))
-        reader = StreamReader(Options.parse(found.options), found.schema())
+        reader = StreamReader(ReadOptions.parse(found.options), found.schema())
         start, rows, batches = reader.initialOffset(), [], 0
         while (end := reader.latestOffset(start, limit)) != start:
             for each in reader.partitions(start, end):
@@ -358,7 +358,7 @@ def test_endings(evolved) -> None:
         read(evolved, endingPosition=str(LSN(evolved.stream.ends[-1] + 1)))
     with pytest.raises(ConfigurationError, match="endingPosition is for batches"):
         StreamReader(
-            Options.parse({"path": str(evolved.folder), "table": "public.t", "endingPosition": "0/1"}),
+            ReadOptions.parse({"path": str(evolved.folder), "table": "public.t", "endingPosition": "0/1"}),
             StructType(),
         )
 

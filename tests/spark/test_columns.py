@@ -14,7 +14,7 @@ from aiorepl.errors import DataError
 from aiorepl.formats.arrow import timestamps
 from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.spark.reading.columns import column
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.values.registry import Types
 from aiorepl.values.types import ARRAY, COMPOSITE, DOMAIN, TypeInfo
 
@@ -176,4 +176,4 @@ def test_moments(moment: dt.datetime) -> None:
 
 def test_keys_with_commas_in_their_names():
     """The option names columns as ``--publication`` does: a name with a comma is quoted as in SQL."""
-    assert ("id", "a, b") == Options.parse({"journal": "j", "keys": 'id, "a, b"'}).keys
+    assert ("id", "a, b") == ReadOptions.parse({"journal": "j", "keys": 'id, "a, b"'}).keys

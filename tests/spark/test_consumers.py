@@ -14,7 +14,7 @@ from aiorepl import ConfigurationError, Pipeline
 from aiorepl.errors import JournalError
 from aiorepl.journal import Cursors, prune
 from aiorepl.lsn import LSN
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing import MemorySink, MemorySource
@@ -52,7 +52,7 @@ class Run:
 
     def __init__(self, journal: Any, **options: str) -> None:
         texts = {"journal": str(journal.folder), "table": "public.t", **options}
-        self.reader = StreamReader(Options.parse(texts), SCHEMA)
+        self.reader = StreamReader(ReadOptions.parse(texts), SCHEMA)
 
     def first_batch(self) -> dict[str, Any]:
         end = self.reader.latestOffset(self.reader.initialOffset(), ReadAllAvailable())

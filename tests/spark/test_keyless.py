@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from aiorepl import Pipeline, Source
-from aiorepl.history.manifest import Table
 from aiorepl.spark import MirroredTables, mirror
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.mirroring.applying import TableFailed
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.verifying.ended import replay
+from aiorepl.table_name import TableName
 from aiorepl.testing.messages import column
 
 from .batches import Killed, Lake, refused
@@ -214,7 +214,7 @@ def test_replay_without_a_key(journal, tmp_path) -> None:
     with pytest.raises(Exception, match="without a key"):
         replay(
             str(journal.folder),
-            Table("public", "t"),
+            TableName("public", "t"),
             (),
             ("_is_current", "_valid_to_lsn"),
             str(tmp_path / "again"),

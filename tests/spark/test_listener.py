@@ -15,7 +15,7 @@ from pyspark.sql.types import IntegerType, StructType
 from aiorepl.journal import JournalReader
 from aiorepl.monitoring import PrometheusCollector, observe
 from aiorepl.spark import QueryListener
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
 
@@ -33,7 +33,7 @@ def test_the_lag(journal) -> None:
     """The report has the journal's end, and the bytes and the age of what the query has not planned yet."""
     append(journal, 1)
     append(journal, 2)
-    options = Options.parse({"journal": str(journal.folder), "table": "public.t"})
+    options = ReadOptions.parse({"journal": str(journal.folder), "table": "public.t"})
     reader = StreamReader(options, StructType().add("id", IntegerType()))
     first = reader.latestOffset(reader.initialOffset(), ReadMaxBytes(1))
     report = reader.reportLatestOffset()

@@ -295,7 +295,7 @@ def test_a_masked_key_of_a_table_that_the_state_does_not_know(lake, journal, mon
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("aiorepl.spark.mirroring.state.State.after", killed)
+        patch.setattr("aiorepl.spark.mirroring.state.SavedState.after", killed)
         mirror.again()
     mirror.restart()
     mirror.stage_again()

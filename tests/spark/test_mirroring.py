@@ -28,10 +28,10 @@ from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Layout, TableUnavailable
 from aiorepl.spark.mirroring import reducing, staged_store
 from aiorepl.spark.mirroring.applying import TableFailed
-from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.source import MirrorPlanner
-from aiorepl.spark.mirroring.state import State, StateFile
+from aiorepl.spark.mirroring.state import SavedState, StateFile
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.opening import open_store
@@ -233,7 +233,7 @@ def test_killed_before_the_state(lake, journal, monkeypatch) -> None:
     journal.stream.transaction(t.insert("2", "b"))
     save = StateFile.save
 
-    def killed(self: StateFile, state: State) -> State:
+    def killed(self: StateFile, state: SavedState) -> SavedState:
         if state.batch == 1:
             raise Killed
         return save(self, state)
@@ -559,7 +559,7 @@ def test_two_processes(lake, journal) -> None:
     journal.stream.transaction(t.insert("4", "d"))
     mirror.step()
     with pytest.raises(JournalError, match="only one process"):
-        first.apply(Batch(batch.head, ()), number)
+        first.apply(StagedBatch(batch.head, ()), number)
 
 
 def test_a_damaged_target_at_the_start(lake, journal) -> None:

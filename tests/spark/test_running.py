@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from aiorepl.errors import ConfigurationError, JournalError, SinkError
 from aiorepl.retry import RetryPolicy
 from aiorepl.spark.mirroring.applying import TableFailed
-from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.batch import StagedBatch
 from aiorepl.spark.mirroring.mirror import Batches, Stopped
 from aiorepl.spark.mirroring.running import MirrorRunner
 
@@ -120,7 +120,10 @@ def test_spark_gets_no_rows() -> None:
 
     for number, text in enumerate(["ValueError (its text", "public.t: ValueError"]):
         batches = Batches(Failing())  # type: ignore[arg-type]
-        with mock.patch.object(Batch, "of", list), pytest.raises(SinkError, match=re.escape(text)) as raised:
+        with (
+            mock.patch.object(StagedBatch, "of", list),
+            pytest.raises(SinkError, match=re.escape(text)) as raised,
+        ):
             batches(Rows(), number)  # type: ignore[arg-type]
         assert "a row" not in "".join(traceback.format_exception(raised.value))
         assert "a row" in "".join(traceback.format_exception(batches.error))

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 
 from aiorepl.errors import ConfigurationError, DataError, JournalError
-from aiorepl.history.manifest import Table
 from aiorepl.journal import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import ZERO
@@ -25,6 +24,7 @@ from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.blocks import plan
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.objects.location import ObjectStore
+from aiorepl.table_name import TableName
 from aiorepl.testing.messages import column
 
 INT4, INT8, TEXT = 23, 20, 25
@@ -66,7 +66,7 @@ def test_files_by_table(journal, store) -> None:
     journal.stream.transaction(t.delete("1", None), t.truncate())
     journal.write()
 
-    (file,) = staged(journal, store, lambda table: table == Table("public", "t"))
+    (file,) = staged(journal, store, lambda table: table == TableName("public", "t"))
 
     _, rows = common_rows([file], store)
     assert rows == [

@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, StructType
 from aiorepl.journal import Cursors, JournalReader, JournalSink, prune
 from aiorepl.lsn import LSN
 from aiorepl.sink import SinkContext
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -192,7 +192,7 @@ def test_an_accepted_gap(spark, five, read) -> None:
 def test_a_query_is_told_what_it_lacks(journal, caplog) -> None:
     """A new query is told once why its table is not whole, and not of other tables; one that goes on, when its table is replaced."""
     reader = StreamReader(
-        Options.parse({"journal": str(journal.folder), "table": "public.t"}),
+        ReadOptions.parse({"journal": str(journal.folder), "table": "public.t"}),
         StructType().add("id", IntegerType()),
     )
     table, other = journal.stream.table("t", ID), journal.stream.table("other", ID)

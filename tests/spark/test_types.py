@@ -20,10 +20,11 @@ from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.spark import Snapshot
-from aiorepl.spark.reading.blocks import TableName, newest_description
+from aiorepl.spark.reading.blocks import newest_description
 from aiorepl.spark.reading.columns import column
 from aiorepl.spark.reading.schema import spark_type
 from aiorepl.storage.local import LocalStore
+from aiorepl.table_name import TableName
 from aiorepl_sinks.parquet import ParquetSink
 
 pytestmark = [pytest.mark.by_day, pytest.mark.xdist_group("spark")]

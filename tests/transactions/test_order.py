@@ -12,7 +12,7 @@ from aiorepl.pgoutput.messages import AnyMessage
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
-from aiorepl.transactions.states import TRANSITIONS, State, guard
+from aiorepl.transactions.states import TRANSITIONS, AssemblerState, guard
 from aiorepl.values import Types
 
 PAYLOADS = {
@@ -38,14 +38,14 @@ PAYLOADS = {
 }
 # What brings an assembler into each state; the transaction 6 is in progress in all of them.
 WAYS = {
-    State.BETWEEN: [],
-    State.PLAIN: [PAYLOADS["Begin"]],
-    State.PREPARING: [PAYLOADS["Begin Prepare"]],
-    State.BLOCK: [PAYLOADS["Stream Start"]],
+    AssemblerState.BETWEEN: [],
+    AssemblerState.PLAIN: [PAYLOADS["Begin"]],
+    AssemblerState.PREPARING: [PAYLOADS["Begin Prepare"]],
+    AssemblerState.BLOCK: [PAYLOADS["Stream Start"]],
 }
 
 
-def messages(name: str, state: State) -> list[AnyMessage]:
+def messages(name: str, state: AssemblerState) -> list[AnyMessage]:
     """Return the messages that lead to a state, and then the one of that name."""
     decoder, alone = Decoder(Streaming.ON), Decoder(Streaming.ON)
     alone.decode(PAYLOADS["Relation"])
@@ -56,7 +56,7 @@ def messages(name: str, state: State) -> list[AnyMessage]:
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-@pytest.mark.parametrize("state", State, ids=lambda state: state.value)
+@pytest.mark.parametrize("state", AssemblerState, ids=lambda state: state.value)
 def test_every_pair(state, name):
     """A message in the table leads to its state; any other raises the guard's sentence."""
     assembler = Assembler(Types())
@@ -66,7 +66,7 @@ def test_every_pair(state, name):
 
     if following is not None:
         assembler.feed([message])
-        assert assembler.open is (following is not State.BETWEEN)
+        assert assembler.open is (following is not AssemblerState.BETWEEN)
     else:
         with pytest.raises(ProtocolError) as caught:
             assembler.feed([message])
@@ -75,8 +75,8 @@ def test_every_pair(state, name):
 
 def test_the_table_knows_every_message():
     """Each of the nineteen messages is legal in some state, and only content is legal in every state."""
-    legal = [set(TRANSITIONS[state]) for state in State]
-    kinds = {name: type(messages(name, State.BETWEEN)[-1]) for name in PAYLOADS}
+    legal = [set(TRANSITIONS[state]) for state in AssemblerState]
+    kinds = {name: type(messages(name, AssemblerState.BETWEEN)[-1]) for name in PAYLOADS}
 
     assert set(kinds.values()) == set.union(*legal)
     assert {kinds[name] for name in ("Relation", "Type", "Message")} == set.intersection(*legal)
@@ -87,7 +87,7 @@ def test_guards_tell_apart():
     said = {
         guard(state, kind)
         for state, kind in itertools.product(
-            State, {kind for legal in TRANSITIONS.values() for kind in legal}
+            AssemblerState, {kind for legal in TRANSITIONS.values() for kind in legal}
         )
         if kind not in TRANSITIONS[state]
     }

@@ -12,16 +12,16 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.testing import messages as build
-from aiorepl.transactions.states import _GUARDS, TRANSITIONS, State, guard
+from aiorepl.transactions.states import _GUARDS, TRANSITIONS, AssemblerState, guard
 
 KINDS = get_args(m.AnyMessage)
 LEGAL = {(state, kind) for state, kinds in TRANSITIONS.items() for kind in kinds}
-PAIRS = [(state, kind) for state in State for kind in KINDS]
+PAIRS = [(state, kind) for state in AssemblerState for kind in KINDS]
 
 
 def name(case: object) -> str:
     """Return the id of a test case."""
-    return case.name if isinstance(case, State) else getattr(case, "__name__", "?")
+    return case.name if isinstance(case, AssemblerState) else getattr(case, "__name__", "?")
 
 
 @pytest.fixture
@@ -72,13 +72,13 @@ def message(wire):
 def brought(wire, say):
     """Return an assembler in a state, with one streamed and one prepared transaction."""
 
-    def brought(state: State):
+    def brought(state: AssemblerState):
         wire.feed(say.block(9, say.row("a", 9)), say.prepare("waiting", 4, 8, say.row("b")))
         opening = {
-            State.BETWEEN: [],
-            State.PLAIN: [build.begin(final_lsn=16, xid=5)],
-            State.PREPARING: [say.prepare("g", 5, 16)[0]],
-            State.BLOCK: [build.stream_start(xid=5, first_segment=True)],
+            AssemblerState.BETWEEN: [],
+            AssemblerState.PLAIN: [build.begin(final_lsn=16, xid=5)],
+            AssemblerState.PREPARING: [say.prepare("g", 5, 16)[0]],
+            AssemblerState.BLOCK: [build.stream_start(xid=5, first_segment=True)],
         }
         wire.feed(*opening[state])
         return wire.assembler
@@ -94,7 +94,7 @@ def test_legal(brought, message, state, kind):
     assembler.feed([message(kind)])
 
     assert TRANSITIONS[state][kind] is assembler._state
-    assert assembler.open is (assembler._state is not State.BETWEEN)
+    assert assembler.open is (assembler._state is not AssemblerState.BETWEEN)
 
 
 @pytest.mark.parametrize(("state", "kind"), [pair for pair in PAIRS if pair not in LEGAL], ids=name)
@@ -114,7 +114,7 @@ def test_illegal(brought, message, state, kind):
 
 def test_what_came_before_is_rescued(brought, message, told):
     """After a message out of order exactly what was complete before it can be delivered."""
-    assembler = brought(State.BETWEEN)
+    assembler = brought(AssemblerState.BETWEEN)
     good = [message(kind) for kind in (m.Begin, m.Insert, m.Commit)]
 
     with pytest.raises(ProtocolError):
@@ -124,13 +124,13 @@ def test_what_came_before_is_rescued(brought, message, told):
     assert [] == assembler.take_slices()
 
 
-@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize("state", AssemblerState)
 def test_a_transactional_message_outside(brought, state):
     """A transactional message outside of a transaction is rejected."""
     assembler = brought(state)
     message = Decoder().decode(build.message(lsn=1))
 
-    if state is State.BETWEEN:
+    if state is AssemblerState.BETWEEN:
         with pytest.raises(ProtocolError, match="Message: transactional, but outside of a transaction"):
             assembler.feed([message])
     else:

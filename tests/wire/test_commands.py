@@ -6,7 +6,7 @@ import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 from aiorepl.wire import commands
 
 NAMES = [
@@ -116,7 +116,7 @@ def test_names_of_slots(name):
 
 def test_start_replication():
     """Options keep their order; the name of a publication is quoted as an identifier and as a literal."""
-    options = Options(("it's", 'say "hi"'), binary=True).negotiate(16)
+    options = PluginOptions(("it's", 'say "hi"'), binary=True).negotiate(16)
 
     command = commands.start_replication("s", LSN(0x16_0000_00FF), options)
 

@@ -12,7 +12,7 @@ import pytest
 from aiorepl import ConfigurationError, ConnectionFailed, Pipeline, SlotError, Source
 from aiorepl.errors import AioreplError, ConnectionLost
 from aiorepl.lsn import LSN
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 from aiorepl.testing import MemorySink
 from aiorepl.wire.connection import ReplicationConnection
 from aiorepl.wire.opening import connect_sql
@@ -135,7 +135,7 @@ async def test_slot_in_use(dsn, slot_name):
     """The error names the process that uses the slot, and is busy, so that a start can wait."""
     async with walsender(dsn) as connection:
         await connection.create_slot(slot_name)
-        await connection.start_replication(slot_name, LSN(0), Options(("everything",)).negotiate(18))
+        await connection.start_replication(slot_name, LSN(0), PluginOptions(("everything",)).negotiate(18))
         error = await refused(dsn, slot=slot_name)
         await connection.stop()
 
@@ -158,7 +158,7 @@ async def test_wal_level(servers):
 async def test_what_the_server_itself_refuses(dsn, slot_name):
     """Errors of START_REPLICATION without a check before it are as clear, and leave the connection usable."""
     name, physical = slot_name, f"p{slot_name}"[:63]
-    options = Options(("everything",)).negotiate(10)
+    options = PluginOptions(("everything",)).negotiate(10)
     async with walsender(dsn) as connection, walsender(dsn) as other:
         await connection.create_slot(name)
         await connection.query(f"SELECT pg_create_physical_replication_slot('{physical}')")
@@ -192,7 +192,7 @@ async def test_names_that_need_quotes(database, slot_name):
         created = await connection.create_slot(slot_name, temporary=True)
         await execute(database, "INSERT INTO t VALUES (1)")
         await connection.start_replication(
-            created.name, created.consistent_point, Options(names).negotiate(connection.server_version)
+            created.name, created.consistent_point, PluginOptions(names).negotiate(connection.server_version)
         )
         received = b""
         while b"C" not in received:

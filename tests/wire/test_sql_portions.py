@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from aiorepl import LSN
-from aiorepl.pgoutput.options import Options
+from aiorepl.pgoutput.options import PluginOptions
 from aiorepl.wire.sql import SqlConnection
 
 MIB = 1024 * 1024
@@ -24,7 +24,7 @@ async def portions(database, slot_name):
     async def portions(statement):
         await client.execute(statement)
         connection = await SqlConnection.open(database)
-        await connection.start_replication(slot_name, LSN(0), Options(("p",)).negotiate(18))
+        await connection.start_replication(slot_name, LSN(0), PluginOptions(("p",)).negotiate(18))
         found, last = [], b""
         while last[:1] != b"C":
             payloads = [frame.payload for frame in (await connection.receive())[0]]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiorepl.source.catalog.snapshots import precedes
-from aiorepl.source.publication.picture import Picture, Table
+from aiorepl.source.publication.picture import CatalogTable, Picture
 from aiorepl.transactions.publication_changes import Difference, What
 
 _STATISTICS_SINCE = 14
@@ -171,7 +171,7 @@ def _of_tables(before: Picture, now: Picture, found: Mapping[int, Details]) -> l
     return result
 
 
-def _of_table(before: Picture, now: Picture, was: Table, table: Table) -> list[Difference]:
+def _of_table(before: Picture, now: Picture, was: CatalogTable, table: CatalogTable) -> list[Difference]:
     result = []
     if before.filters.get(table.oid) != now.filters.get(table.oid):
         result.append(_difference("row_filter", table))
@@ -244,7 +244,7 @@ def _truncated(
     return result
 
 
-def _is_truncated(before: Picture, table: Table, found: Details, version: int) -> bool | None:
+def _is_truncated(before: Picture, table: CatalogTable, found: Details, version: int) -> bool | None:
     """Whether a table with another file was truncated; ``None`` if that cannot be told."""
     was = before.tables[table.oid]
     # ALTER TABLE gives a rewritten table another TOAST table. The others keep it.
@@ -277,7 +277,7 @@ def _is_created(before: Picture, now: Picture, found: Mapping[int, Details], oid
 
 
 def _difference(
-    what: What, table: Table, now: Picture | None = None, root: int = 0, *, certain: bool = True
+    what: What, table: CatalogTable, now: Picture | None = None, root: int = 0, *, certain: bool = True
 ) -> Difference:
     named = table if now is None or not root else now.tables[root]
     above = (root, named.schema, named.name) if root else (0, "", "")

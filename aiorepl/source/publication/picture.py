@@ -30,7 +30,7 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CatalogTable:
     """A table in the catalog.
 
     :param parent: the oid of the partitioned table above it; ``None`` if the table is no partition.
@@ -74,7 +74,7 @@ class Picture:
     lsn: LSN
     time: float
     publications: Mapping[str, Publication] = field(repr=False)
-    tables: Mapping[int, Table] = field(repr=False)
+    tables: Mapping[int, CatalogTable] = field(repr=False)
     streamed: frozenset[int] = field(repr=False)
     leaves: Mapping[int, int] = field(repr=False)
     members: frozenset[int] = field(repr=False)
@@ -87,7 +87,7 @@ class Picture:
         """The partitions whose rows the stream has under the name of ``root``."""
         return [oid for oid, name in self.leaves.items() if name == root != oid]
 
-    def lineage(self, oid: int) -> list[Table]:
+    def lineage(self, oid: int) -> list[CatalogTable]:
         """A table and its ancestors, the nearest first."""
         return list(_lineage(self.tables, oid))
 
@@ -117,7 +117,7 @@ def picture(facts: str, fingerprint: int, lsn: LSN, time: float) -> Picture:
     for name, namespace in fields["schemas"] or ():
         spaces[name].add(namespace)
 
-    def member(publication: Publication, lineage: list[Table], at: int) -> bool:
+    def member(publication: Publication, lineage: list[CatalogTable], at: int) -> bool:
         if publication.all_tables:
             # A partitioned table is left out with its partitions.
             return not any(above.oid in excepted[publication.name] for above in lineage[at:])
@@ -158,7 +158,7 @@ def picture(facts: str, fingerprint: int, lsn: LSN, time: float) -> Picture:
     )
 
 
-def _lineage(tables: Mapping[int, Table], oid: int) -> Iterable[Table]:
+def _lineage(tables: Mapping[int, CatalogTable], oid: int) -> Iterable[CatalogTable]:
     table = tables.get(oid)
     while table is not None:
         yield table
@@ -171,9 +171,9 @@ def _publication(fields: list[Any]) -> Publication:
     return Publication(int(oid), str(name), bool(all_tables), tuple(options), bool(truncates), bool(via_root))
 
 
-def _table(fields: list[Any]) -> Table:
+def _table(fields: list[Any]) -> CatalogTable:
     oid, namespace, schema, name, partitioned, parent, file, toast, tablespace, method, identity = fields
-    return Table(
+    return CatalogTable(
         int(oid),
         int(namespace),
         str(schema),

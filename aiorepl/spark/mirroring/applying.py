@@ -27,26 +27,26 @@ from aiorepl.errors import (
     loggable,
     quotes_no_row,
 )
-from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring import staged_store
-from aiorepl.spark.mirroring.batch import Batch, Head
+from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.causes import cause_text, known_cause
 from aiorepl.spark.mirroring.staging import StagedFile
-from aiorepl.spark.mirroring.state import SetAside, State, StateFile, Written
+from aiorepl.spark.mirroring.state import SavedState, SetAside, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.storage.store import Store
+from aiorepl.table_name import TableName
 
 _log = logger("aiorepl.spark")
 
 _THREADS: Final = 4
 
-CatchUp = Callable[[Table, BlockPosition, BlockPosition], Sequence[StagedFile]]
+CatchUp = Callable[[TableName, BlockPosition, BlockPosition], Sequence[StagedFile]]
 """Stages the changes of one table between two positions of the journal."""
 Write = Callable[[], Written | None]
 Described = Callable[[Write, str], Write]
@@ -76,7 +76,7 @@ class Applying:
         staging: Store,
         cursors: Cursors,
         catch_up: CatchUp,
-        tables: Callable[[], Iterable[Table]],
+        tables: Callable[[], Iterable[TableName]],
         checkpoint: str,
         described: Described,
     ) -> None:
@@ -88,14 +88,14 @@ class Applying:
         self._tables = tables
         self._checkpoint = checkpoint
         self._described = described
-        self._state: State | None = None
+        self._state: SavedState | None = None
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> SavedState | None:
         """The target's state after the last batch; ``None`` before the first one."""
         return self._state
 
-    def resume(self) -> State | None:
+    def resume(self) -> SavedState | None:
         """Read the target's state before the query starts; ``None`` if the target is new.
 
         If the state was put back from an older copy, tables have later batches than the state. The next batch then ends at the
@@ -122,7 +122,7 @@ class Applying:
         )
         return self._file.save(replace(state, planned=max(state.planned, BlockPosition(max(later)))))
 
-    def apply(self, batch: Batch, number: int) -> None:
+    def apply(self, batch: StagedBatch, number: int) -> None:
         """Apply a batch to all of its tables, and record it in the state.
 
         :param number: Spark's number of the batch.
@@ -145,7 +145,7 @@ class Applying:
         self._state = state
         self._clean()
 
-    def _newest(self, application: str, table: Table) -> Commit | None:
+    def _newest(self, application: str, table: TableName) -> Commit | None:
         try:
             return self._writer.newest(application, table)
         except Exception as error:
@@ -154,7 +154,7 @@ class Applying:
             # The batch will meet the same error, and write the other tables.
             return None
 
-    def _require_types(self, table: Table, written: Written) -> None:
+    def _require_types(self, table: TableName, written: Written) -> None:
         try:
             columns = self._writer.columns(table)
         except Exception as error:
@@ -164,7 +164,7 @@ class Applying:
         if columns is not None:
             self._writer.require_types(table, columns, written)
 
-    def _require_next(self, state: State, number: int) -> None:
+    def _require_next(self, state: SavedState, number: int) -> None:
         if number not in (max(state.batch, 0), state.batch + 1):
             raise JournalError(
                 f"the checkpoint {self._checkpoint} is at batch {number}, and the target with {self._file.location} has the batches "
@@ -172,9 +172,9 @@ class Applying:
                 "copy; the tables can stay as they are. Or start over with an empty target and a new checkpoint"
             )
 
-    def _write(self, batch: Batch, number: int, state: State, *, first: bool) -> State:
+    def _write(self, batch: StagedBatch, number: int, state: SavedState, *, first: bool) -> SavedState:
         head, files, settings = batch.head, batch.by_table(), self._writer.settings
-        aside, dropped, added = dict(state.aside), list[Table](), set[Table]()
+        aside, dropped, added = dict(state.aside), list[TableName](), set[TableName]()
         if first:
             dropped = [table for table in aside if not settings.wanted(table)]
             for table in dropped:
@@ -183,7 +183,7 @@ class Applying:
         due = set(aside) | added if first else added
         commit = Commit(_application(state), number, head.lsn)
 
-        def write(table: Table) -> Written | None:
+        def write(table: TableName) -> Written | None:
             found = files.get(table, [])
             behind = table in due
             if behind:
@@ -231,11 +231,11 @@ class Applying:
         return saved
 
     def _in_threads(
-        self, write: Callable[[Table], Written | None], tables: Sequence[Table], number: int
-    ) -> tuple[dict[Table, Written], dict[Table, Exception]]:
+        self, write: Callable[[TableName], Written | None], tables: Sequence[TableName], number: int
+    ) -> tuple[dict[TableName, Written], dict[TableName, Exception]]:
         """Write tables. Return the written tables, and the errors of single tables. Raise any other error."""
-        written: dict[Table, Written] = {}
-        failed: dict[Table, Exception] = {}
+        written: dict[TableName, Written] = {}
+        failed: dict[TableName, Exception] = {}
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
             calls = [self._described(partial(write, table), f"{table} batch {number}") for table in tables]
             for table, future in zip(tables, map(threads.submit, calls), strict=True):
@@ -253,7 +253,7 @@ class Applying:
                     raise error
         return written, failed
 
-    def _added(self, state: State) -> set[Table]:
+    def _added(self, state: SavedState) -> set[TableName]:
         """Return the journal's tables that earlier batches skipped because no pattern matched them."""
         settings = self._writer.settings
         if state.batch < 0 or state.patterns == settings.patterns:
@@ -264,7 +264,7 @@ class Applying:
             if table not in state.tables and settings.added(table, state.patterns)
         }
 
-    def _earlier(self, table: Table, behind: SetAside | None, head: Head) -> Sequence[StagedFile]:
+    def _earlier(self, table: TableName, behind: SetAside | None, head: Head) -> Sequence[StagedFile]:
         """Stage the missing changes of a table that is set aside or was added."""
         if behind is not None:
             return self._catch_up(table, behind.place, head.start.place)
@@ -290,7 +290,7 @@ class Applying:
             return SetAside(offset.position, offset.part, offset.block, problem)
         return replace(behind, problem=problem)
 
-    def _failure(self, failed: dict[Table, Exception]) -> TableFailed:
+    def _failure(self, failed: dict[TableName, Exception]) -> TableFailed:
         named = "; ".join(f"{table}: {error_text(error)}" for table, error in failed.items())
         return TableFailed(
             f"{named}. The other tables of the batch were written. Repair it and start the mirror again; or set on_error to "
@@ -313,11 +313,11 @@ def _beginning(head: Head) -> Offset:
     )
 
 
-def _application(state: State) -> str:
+def _application(state: SavedState) -> str:
     return f"aiorepl-{state.query}"
 
 
-def _cursor(state: State, table: Table) -> str:
+def _cursor(state: SavedState, table: TableName) -> str:
     return f"mirror-{state.query}-{table}"
 
 

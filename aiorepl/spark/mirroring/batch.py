@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from aiorepl.history.manifest import Table
 from aiorepl.lsn import LSN
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.reading.offsets import Offset
+from aiorepl.table_name import TableName
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StagedBatch:
     """A batch and its files."""
 
     head: Head
@@ -43,9 +43,9 @@ class Batch:
         (head,) = (row for row in given if isinstance(row, Head))
         return cls(head, [row for row in given if isinstance(row, StagedFile)])
 
-    def by_table(self) -> dict[Table, list[StagedFile]]:
+    def by_table(self) -> dict[TableName, list[StagedFile]]:
         """Return the files of each table, in the order of their rows."""
-        found: dict[Table, list[StagedFile]] = {}
+        found: dict[TableName, list[StagedFile]] = {}
         for file in sorted(self.files, key=lambda each: (each.table, each.file.first)):
             found.setdefault(file.table, []).append(file)
         return found

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.columns import Unrepresentable, converter
 from aiorepl.formats.arrow.hidden import printable, printed
-from aiorepl.history.manifest import Table
 from aiorepl.spark.lake.columns import MODE_COLUMNS, number_of
 from aiorepl.spark.lake.rows import relisted
+from aiorepl.table_name import TableName
 from aiorepl.transforms.patterns import Patterns
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN
@@ -55,7 +55,7 @@ def choices_of(types: Mapping[str, str]) -> Choices:
 class ColumnTypes:
     """The types that the option ``types`` chooses for one table's columns."""
 
-    table: Table
+    table: TableName
     choices: Choices
 
     def of(self, column: str) -> str | None:

@@ -22,7 +22,6 @@ from pyspark.util import inheritable_thread_target
 
 from aiorepl.checked import checked
 from aiorepl.errors import AioreplError, SinkError
-from aiorepl.history.manifest import Table
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
@@ -34,7 +33,7 @@ from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import DeletionVectors, Lake, Layout, Mode, Upkeep
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.applying import Applying, Write, error_text
-from aiorepl.spark.mirroring.batch import Batch
+from aiorepl.spark.mirroring.batch import StagedBatch
 from aiorepl.spark.mirroring.causes import known_cause
 from aiorepl.spark.mirroring.executors import collected
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
@@ -49,14 +48,15 @@ from aiorepl.spark.mirroring.source import (
     url_of,
 )
 from aiorepl.spark.mirroring.staging import StagedFile
-from aiorepl.spark.mirroring.state import State, StateFile, Written
+from aiorepl.spark.mirroring.state import SavedState, StateFile, Written
 from aiorepl.spark.mirroring.statistics import counted
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.mirroring.up_to_date import up_to_date
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.storage.objects.location import SCHEMES, ObjectStore
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.suggestions import require_options
+from aiorepl.table_name import TableName
 from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.spark")
@@ -85,18 +85,18 @@ class Batches:
     :param recorded: the target's state before the first batch; ``None`` if the target is new.
     """
 
-    def __init__(self, applying: Applying, recorded: State | None = None) -> None:
+    def __init__(self, applying: Applying, recorded: SavedState | None = None) -> None:
         self.stopping = False
         self.busy = False
         self.done = -1
         self.changes = 0
-        self.tables: set[Table] = set()
+        self.tables: set[TableName] = set()
         self.error: Exception | None = None
         self._applying = applying
         self._recorded = recorded
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> SavedState | None:
         """The target's state after the last batch."""
         return self._applying.state or self._recorded
 
@@ -106,7 +106,7 @@ class Batches:
             if self.stopping:
                 raise Stopped
             began = time.monotonic()
-            batch = Batch.of(collected(rows))
+            batch = StagedBatch.of(collected(rows))
             self._applying.apply(batch, number)
             self._count(batch, number, time.monotonic() - began)
         except Stopped:
@@ -119,7 +119,7 @@ class Batches:
             self.busy = False
         self.done = number
 
-    def _count(self, batch: Batch, number: int, seconds: float) -> None:
+    def _count(self, batch: StagedBatch, number: int, seconds: float) -> None:
         changes, tables = sum(file.file.rows for file in batch.files), {file.table for file in batch.files}
         self.changes += changes
         self.tables |= tables
@@ -207,7 +207,7 @@ class Mirror:
         )
 
     @cached_property
-    def _options(self) -> Options:
+    def _options(self) -> ReadOptions:
         journal = self.journal
         options = {
             "journal": journal.url if isinstance(journal, ObjectStore) else os.fspath(journal),
@@ -220,7 +220,7 @@ class Mirror:
             options["startingPosition"] = str(self.starting_position)
         if self.consumer is not None:
             options["consumer"] = self.consumer
-        return Options.parse(options)
+        return ReadOptions.parse(options)
 
     @property
     def _checkpoint(self) -> str:
@@ -338,10 +338,10 @@ def mirror(
     return writer.start()
 
 
-def tables_of(journal: Location) -> Iterator[Table]:
+def tables_of(journal: Location) -> Iterator[TableName]:
     """Return the tables that a journal has, or had."""
     for schema, name in JournalReader(journal).chain().completeness.names:
-        yield Table(schema, name)
+        yield TableName(schema, name)
 
 
 def open_lake(
@@ -375,7 +375,7 @@ class _CatchingUp:
         self._spark = spark
         self._staging = staging
 
-    def __call__(self, table: Table, start: BlockPosition, end: BlockPosition) -> Sequence[StagedFile]:
+    def __call__(self, table: TableName, start: BlockPosition, end: BlockPosition) -> Sequence[StagedFile]:
         catching = Catching(table, start, end)
         # Logged here, because Spark passes on only the text of an error.
         planner = MirrorPlanner(self._staging, catching.wanted)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
-from aiorepl.history.manifest import Table
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Lake, Mode, Rows, Target, TargetVersion
 from aiorepl.spark.mirroring.mirror import open_lake
-from aiorepl.spark.mirroring.state import State, StateFile
-from aiorepl.spark.reading.blocks import TableName
+from aiorepl.spark.mirroring.state import SavedState, StateFile
 from aiorepl.storage.opening import Location, open_store
+from aiorepl.table_name import TableName
 from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.selection import Selection
 
@@ -46,7 +45,7 @@ class MirroredTables:
         self._file = StateFile(open_store(target))
         self._require()
 
-    def _require(self) -> State:
+    def _require(self) -> SavedState:
         state = self._file.load()
         if state is None:
             raise ConfigurationError(
@@ -141,7 +140,7 @@ class MirroredTables:
         found = next(each for each in self._require().tables if str(each) == table)
         return self._lake.table((found.schema, found.name), (), mode)
 
-    def _versions(self, state: State) -> dict[Table, Iterator[TargetVersion]]:
+    def _versions(self, state: SavedState) -> dict[TableName, Iterator[TargetVersion]]:
         tables = sorted(state.tables.keys() - state.aside.keys())
         return {table: self._target(table).versions() for table in tables}
 
@@ -154,7 +153,7 @@ class MirroredTables:
         :raises ConfigurationError: the table's target still exists.
         """
         state, name = self._require(), TableName.parse(table)
-        found = Table(name.schema, name.name)
+        found = TableName(name.schema, name.name)
         target = self._target(found)
         if target.schema() is not None:
             raise ConfigurationError(
@@ -162,7 +161,7 @@ class MirroredTables:
             )
         self._file.save(state.beginning_again(found))
 
-    def _target(self, table: Table) -> Target:
+    def _target(self, table: TableName) -> Target:
         return self._lake.table((table.schema, table.name), ())
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiorepl.history.catalog import read_history, read_sealed, read_tables
-from aiorepl.history.manifest import File, Table
+from aiorepl.history.manifest import File
 from aiorepl.history.opening import open_history
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
@@ -15,6 +15,7 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.reading.compacted_plan import reaches
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 
 # A smaller range is not read from the history, because that takes reading lists, and files with rows outside the range.
 _LEAST_BYTES: Final = 16 * 1024 * 1024
@@ -38,7 +39,7 @@ def compacted_files(
     chain: Chain,
     start: BlockPosition,
     end: BlockPosition,
-    wanted: Callable[[Table], bool],
+    wanted: Callable[[TableName], bool],
 ) -> Compacted | None:
     """Return the history's files with the changes of a range, or of its beginning; ``None`` to read the segments.
 

@@ -36,7 +36,7 @@ PART_BYTES: Final = 32 * _MIB
 """The target size of a part, and of a shuffled partition. Many changes of one key make a larger part."""
 
 
-class Changes(Protocol):
+class StagedChanges(Protocol):
     """Reads a batch's changes of one table from staged files; is pickled for the executors."""
 
     @property
@@ -86,13 +86,13 @@ class Found(NamedTuple):
 
 
 ReduceLarge = Callable[
-    [Changes, Sequence[Any], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
+    [StagedChanges, Sequence[Any], Sequence[Truncate]], tuple[Sequence[Part], Sequence[Truncate]]
 ]
 """Reduces changes on executors. Returns the parts, and all truncates in ascending order."""
 
 
 def reduce_staged(
-    changes: Changes, files: Sequence[Staged], truncates: Sequence[Truncate], large: ReduceLarge
+    changes: StagedChanges, files: Sequence[Staged], truncates: Sequence[Truncate], large: ReduceLarge
 ) -> Run:
     """Reduce the changes in some files.
 
@@ -116,7 +116,7 @@ def reduce_staged(
 
 def reduce_on_executors(
     spark: SparkSession,
-    changes: Changes,
+    changes: StagedChanges,
     files: Sequence[Staged],
     truncates: Sequence[Truncate],
     found: Sequence[Found] = (),
@@ -144,7 +144,7 @@ def reduce_on_executors(
     return [staged_store.part(changes.staging, *each) for each in collected(reduced)], ascending
 
 
-def _look(changes: Changes, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _look(changes: StagedChanges, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for file in unpickled(batches):
         for batch in changes.rows(file):
             yield pickled([Found.of(pa.Table.from_batches([batch]), changes.keys)])
@@ -157,7 +157,7 @@ def _halves(linked: Iterable[pa.Table]) -> set[Place]:
 
 
 def _find(
-    changes: Changes, wanted: set[Place], batches: Iterable[pa.RecordBatch]
+    changes: StagedChanges, wanted: set[Place], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Return the keys and the positions of the changes at these positions."""
     for file in unpickled(batches):
@@ -168,7 +168,7 @@ def _find(
 
 
 def _routed(
-    changes: Changes, routes: Routes, ranges: Ranges, batches: Iterable[pa.RecordBatch]
+    changes: StagedChanges, routes: Routes, ranges: Ranges, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Read files, and append ``shuffle.COLUMNS``, by which ``divide`` partitions the rows."""
     schema = pa.schema([*changes.schema, *COLUMNS])
@@ -180,7 +180,7 @@ def _routed(
 
 
 def _reduced(
-    changes: Changes, truncates: Sequence[Truncate], batches: Iterable[pa.RecordBatch]
+    changes: StagedChanges, truncates: Sequence[Truncate], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Reduce the changes of some keys, and write each part to a file of its own."""
     waiting = [batch for batch in batches if batch.num_rows]
@@ -192,6 +192,6 @@ def _reduced(
         yield pickled([(staged_store.write(changes.staging, part.read()), part.size)])
 
 
-def _unreduced(changes: Changes, file: Staged) -> pa.Table:
+def _unreduced(changes: StagedChanges, file: Staged) -> pa.Table:
     table = pa.Table.from_batches(changes.rows(file), schema=changes.schema)
     return reduce_changes(table, changes.keys, changes.mode).table

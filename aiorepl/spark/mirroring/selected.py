@@ -19,7 +19,7 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import attribute_of
 from aiorepl.formats.arrow.hidden import Hidden, HiddenFile
-from aiorepl.history.manifest import Table, Version
+from aiorepl.history.manifest import TableVersion
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
@@ -27,10 +27,11 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.mirroring.planning import compacted_files
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.versions import relation_of
-from aiorepl.spark.reading.blocks import TableName, between
+from aiorepl.spark.reading.blocks import between
 from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.selected import hide
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 from aiorepl.transforms.filter import StreamFilter
 from aiorepl.transforms.masking import mask_of, secret_of
 from aiorepl.transforms.memory import SelectionMemory
@@ -96,7 +97,7 @@ class Judge:
 
 
 def require_matched(
-    options: Iterable[Patterns], reader: JournalReader, journal: Location, tables: Iterable[Table]
+    options: Iterable[Patterns], reader: JournalReader, journal: Location, tables: Iterable[TableName]
 ) -> None:
     """Check that each pattern matches a column.
 
@@ -133,7 +134,7 @@ def descriptions(
     chain: Chain,
     start: BlockPosition,
     end: BlockPosition,
-    wanted: Callable[[Table], bool],
+    wanted: Callable[[TableName], bool],
 ) -> Iterator[Relation]:
     """Yield the descriptions of the tables with rows between two positions, in the order of the journal.
 
@@ -151,7 +152,7 @@ def descriptions(
         numbers = {number for block in index.blocks[first:last] for number in block.rows}
         for number in sorted(numbers):
             relation = index.relation(number)
-            if wanted(Table(relation.schema, relation.name)):
+            if wanted(TableName(relation.schema, relation.name)):
                 yield relation
 
 
@@ -179,13 +180,13 @@ def require_text(masked: Collection[str], columns: pa.Schema) -> None:
             )
 
 
-def masked_columns(selection: Selection, table: Table, columns: Iterable[str]) -> set[str]:
+def masked_columns(selection: Selection, table: TableName, columns: Iterable[str]) -> set[str]:
     """Return the names of the columns that the selection masks in a table."""
     own = [(table.schema, table.name)]
     return {name for name in columns if selection.rules.action(own, name) is ColumnAction.MASKED}
 
 
-def key_marks(selection: Selection | None, table: Table, key: Iterable[str]) -> dict[str, str]:
+def key_marks(selection: Selection | None, table: TableName, key: Iterable[str]) -> dict[str, str]:
     """Return a mark for each column of a key: empty for a visible column; for a masked column, a text that depends on the secret."""
     names = sorted(key)
     if selection is None:
@@ -194,7 +195,7 @@ def key_marks(selection: Selection | None, table: Table, key: Iterable[str]) -> 
     return {name: mark if name in masked else "" for name in names}
 
 
-def require_same_key(table: Table, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+def require_same_key(table: TableName, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Check that the mirror can find the target's rows by their key.
 
     :param before: the marks of the target's key; empty if it was written without a selection.
@@ -210,7 +211,7 @@ def require_same_key(table: Table, before: Mapping[str, str], now: Mapping[str, 
             )
 
 
-def attributed(version: Version) -> Relation:
+def attributed(version: TableVersion) -> Relation:
     """Return the description of a version of the history, with the attribute numbers of its columns."""
     relation = relation_of(version)
     for column, field in zip(relation.columns, version.schema, strict=False):
@@ -219,7 +220,7 @@ def attributed(version: Version) -> Relation:
     return relation
 
 
-def hidden_file(selection: Selection, version: Version) -> HiddenFile | None:
+def hidden_file(selection: Selection, version: TableVersion) -> HiddenFile | None:
     """Return the converter for the files of a version of the history; ``None`` if no column is hidden.
 
     :raises ConfigurationError: a column cannot be masked, because the history does not have its text.
@@ -235,18 +236,20 @@ def hidden_files(selection: Selection, files: Sequence[StagedFile]) -> list[Stag
     :param files: files of the history.
     :raises ConfigurationError: as ``hidden_file``.
     """
-    versions: dict[Any, Version | None] = {}
+    versions: dict[Any, TableVersion | None] = {}
     found = []
     for file in files:
         source = file.version
         if source.digest not in versions:
             converter = hidden_file(selection, source)
             versions[source.digest] = (
-                None if converter is None else Version(source.oid, converter.description, converter.schema)
+                None
+                if converter is None
+                else TableVersion(source.oid, converter.description, converter.schema)
             )
         hidden = versions[source.digest]
         # The metadata of a field has the missing value of its column, which may be hidden. So remove the metadata.
         schema = pa.schema([field.remove_metadata() for field in source.schema])
-        bare = Version(source.oid, source.description, schema)
+        bare = TableVersion(source.oid, source.description, schema)
         found.append(file if hidden is None else replace(file, version=hidden, source=bare))
     return found

@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.history.manifest import Table
 from aiorepl.spark.lake.table import Layout, Mode
 from aiorepl.spark.mirroring.column_types import Choices, ColumnTypes, choices_of
+from aiorepl.table_name import TableName
 from aiorepl.transforms.patterns import Patterns
 from aiorepl.transforms.selection import Selection
 
@@ -82,7 +82,7 @@ class Settings:
             choices_of(types),
         )
 
-    def wanted(self, table: Table) -> bool:
+    def wanted(self, table: TableName) -> bool:
         """Whether a table is mirrored."""
         return not table.messages and self.tables.match((table.schema, table.name))
 
@@ -91,12 +91,12 @@ class Settings:
         """The patterns of tables, as the user wrote them."""
         return tuple(each.text for each in self.tables.all)
 
-    def added(self, table: Table, former: Sequence[str]) -> bool:
+    def added(self, table: TableName, former: Sequence[str]) -> bool:
         """Whether the patterns match a table that the ``former`` patterns did not match."""
         names = (table.schema, table.name)
         return self.wanted(table) and not Patterns("tables", tuple(former), 2, exclusions=True).match(names)
 
-    def mode_of(self, table: Table) -> Mode:
+    def mode_of(self, table: TableName) -> Mode:
         """Return the mode of a table.
 
         :raises ConfigurationError: no pattern of ``mode`` matches it.
@@ -106,15 +106,15 @@ class Settings:
             raise ConfigurationError(f'no pattern of mode matches {table}: add "*.*" as the last one')
         return found
 
-    def keys_of(self, table: Table) -> tuple[str, ...]:
+    def keys_of(self, table: TableName) -> tuple[str, ...]:
         """Return the columns that the user named as the key of a table."""
         return _of(self.keys, table) or ()
 
-    def types_of(self, table: Table) -> ColumnTypes:
+    def types_of(self, table: TableName) -> ColumnTypes:
         """Return the types of a table's columns."""
         return ColumnTypes(table, self.types)
 
-    def layout_of(self, table: Table) -> Layout:
+    def layout_of(self, table: TableName) -> Layout:
         """Return the layout of a table."""
         return _of(self.layouts, table) or Layout()
 
@@ -125,5 +125,5 @@ def _by_pattern(option: str, value: Any) -> tuple[tuple[Patterns, Any], ...]:
     return tuple((Patterns(option, (pattern,), 2), found) for pattern, found in each.items())
 
 
-def _of(values: Sequence[tuple[Patterns, T]], table: Table) -> T | None:
+def _of(values: Sequence[tuple[Patterns, T]], table: TableName) -> T | None:
     return next((value for patterns, value in values if patterns.match((table.schema, table.name))), None)

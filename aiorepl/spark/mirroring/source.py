@@ -19,7 +19,6 @@ from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError, JournalError
-from aiorepl.history.manifest import Table
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
@@ -34,13 +33,14 @@ from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
 from aiorepl.spark.reading.compacted_plan import latest_compacted
 from aiorepl.spark.reading.offsets import Offset
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.session.garbage import spare_modules
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location, open_store
+from aiorepl.table_name import TableName
 from aiorepl.transforms.selection import Selection
 
 
@@ -54,7 +54,7 @@ class Staging:
     :param name: the query's name; ``None`` if it has none.
     """
 
-    options: Options
+    options: ReadOptions
     staging: Location
     target: Location
     settings: Settings
@@ -77,11 +77,11 @@ def url_of(target: Location) -> str:
 class Catching:
     """The range of changes that a table lacks after it was set aside or added."""
 
-    table: Table
+    table: TableName
     start: BlockPosition
     end: BlockPosition
 
-    def wanted(self, table: Table) -> bool:
+    def wanted(self, table: TableName) -> bool:
         """Whether ``table`` is the table that lacks the changes."""
         return table == self.table
 
@@ -130,7 +130,7 @@ def mirror_source(staging: Staging, catching: Catching | None = None) -> type[Da
 class MirrorPlanner(Planner):
     """Plans the batches of a mirror; executors stage them."""
 
-    def __init__(self, staging: Staging, wanted: Callable[[Table], bool] | None = None) -> None:
+    def __init__(self, staging: Staging, wanted: Callable[[TableName], bool] | None = None) -> None:
         super().__init__(staging.options, GENERIC)
         self.planned = BlockPosition(ZERO)
         """The end of the last batch that began to be applied. Some tables may have its changes."""
@@ -189,7 +189,7 @@ class MirrorPlanner(Planner):
             options = [patterns for patterns, _ in types]
             if selection is not None:
                 options += (selection.rules.drop, selection.rules.mask, selection.rules.keep)
-            tables = [Table(*name) for name in chain.completeness.names]
+            tables = [TableName(*name) for name in chain.completeness.names]
             require_matched(options, reader, self.options.journal, tables)
             self._matched = True
         if selection is not None:
@@ -230,7 +230,7 @@ class MirrorPlanner(Planner):
             ranges.insert(0, (BlockPosition(ZERO), start, lambda table: settings.added(table, former)))
         for first, last, wanted in ranges:
             for relation in descriptions(journal, reader, chain, first, last, wanted):
-                mode = settings.mode_of(Table(relation.schema, relation.name))
+                mode = settings.mode_of(TableName(relation.schema, relation.name))
                 judge.judge(relation, keyed=mode != "changelog")
         judge.require_decided()
         self.remembered = tuple(judge.remembered)

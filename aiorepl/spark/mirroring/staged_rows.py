@@ -43,7 +43,7 @@ class _Staged(NamedTuple):
 
 @dataclass(frozen=True)
 class _Changes:
-    """The staged changes of a batch; implements ``reducing.Changes``."""
+    """The staged changes of a batch; implements ``reducing.StagedChanges``."""
 
     staging: Location
     schema: pa.Schema

@@ -21,7 +21,7 @@ from aiorepl.formats.arrow.hidden import Hidden
 from aiorepl.history import parquet
 from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
-from aiorepl.history.manifest import File, Table, Version
+from aiorepl.history.manifest import File, TableVersion
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
@@ -30,6 +30,7 @@ from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.reduction import truncates_of
 from aiorepl.spark.reading.blocks import Span
 from aiorepl.storage.store import Store, reading
+from aiorepl.table_name import TableName
 
 _MIB: Final = 1024 * 1024
 BOUNDS: Final = Bounds(memory_bytes=48 * _MIB, file_bytes=16 * _MIB, most_bytes=128 * _MIB)
@@ -51,8 +52,8 @@ class StagedFile:
     :param source: the file's own version, if the file is ``compacted`` and ``version`` lacks hidden columns.
     """
 
-    table: Table
-    version: Version
+    table: TableName
+    version: TableVersion
     file: File
     compacted: bool = False
     truncates: tuple[Truncate, ...] = ()
@@ -60,14 +61,14 @@ class StagedFile:
     memory: int = 0
     first: LSN = ZERO
     until: LSN = _NEVER
-    source: Version | None = None
+    source: TableVersion | None = None
 
 
 def stage(
     reader: JournalReader,
     spans: Sequence[Span],
     store: Store,
-    wanted: Callable[[Table], bool],
+    wanted: Callable[[TableName], bool],
     bounds: Bounds = BOUNDS,
     hide: Callable[[Relation], Hidden | None] = lambda relation: None,
 ) -> list[StagedFile]:

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
-from aiorepl.history.manifest import Table
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
@@ -26,6 +25,7 @@ from aiorepl.storage.checked_json import (
 )
 from aiorepl.storage.document import Document
 from aiorepl.storage.store import Store, Superseded
+from aiorepl.table_name import TableName
 from aiorepl.transforms.memory import SelectionMemory
 from aiorepl.transforms.selection import Selection
 
@@ -75,7 +75,7 @@ class Written(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SavedState:
     """The contents of ``mirror.json``.
 
     :param source: the slot and cluster of the journal.
@@ -99,8 +99,8 @@ class State:
     end: BlockPosition = _NOWHERE
     planned: BlockPosition = _NOWHERE
     patterns: tuple[str, ...] = ()
-    tables: Mapping[Table, Written] = field(default_factory=dict)
-    aside: Mapping[Table, SetAside] = field(default_factory=dict)
+    tables: Mapping[TableName, Written] = field(default_factory=dict)
+    aside: Mapping[TableName, SetAside] = field(default_factory=dict)
     selection: tuple[Any, ...] = ()
 
     def after(
@@ -108,10 +108,10 @@ class State:
         number: int,
         end: BlockPosition,
         patterns: tuple[str, ...],
-        tables: Mapping[Table, Written],
-        aside: Mapping[Table, SetAside],
+        tables: Mapping[TableName, Written],
+        aside: Mapping[TableName, SetAside],
         remembered: tuple[Any, ...] | None = None,
-    ) -> State:
+    ) -> SavedState:
         """Return the state after a batch.
 
         :param end: the batch's end, perhaps within a transaction.
@@ -130,7 +130,7 @@ class State:
             selection=self.selection if remembered is None else remembered,
         )
 
-    def beginning_again(self, table: Table) -> State:
+    def beginning_again(self, table: TableName) -> SavedState:
         """Return the state after a restart of ``table`` with an empty target."""
         return replace(self, tables={**self.tables, table: Written(0, 0)})
 
@@ -149,14 +149,14 @@ class StateFile:
         """The file's location, for errors."""
         return self._document.location
 
-    def load(self) -> State | None:
+    def load(self) -> SavedState | None:
         """Read the state; ``None`` if the target is new.
 
         :raises JournalError: the file is damaged, or cannot be read.
         """
         return self._document.load()
 
-    def claim(self, source: Position, query: str, checkpoint: str) -> State:
+    def claim(self, source: Position, query: str, checkpoint: str) -> SavedState:
         """Return the state of this query; create it if the target is new.
 
         :raises ConfigurationError: another query writes this target.
@@ -165,11 +165,11 @@ class StateFile:
         """
         state = self.load()
         if state is None:
-            return self.save(State(source, query, checkpoint))
+            return self.save(SavedState(source, query, checkpoint))
         self.require_own(state, source, query)
         return state
 
-    def require_own(self, state: State, source: Position, query: str) -> None:
+    def require_own(self, state: SavedState, source: Position, query: str) -> None:
         """Check that the target belongs to a query.
 
         :raises ConfigurationError: another query writes this target.
@@ -182,7 +182,7 @@ class StateFile:
                 "query's, or was deleted: use that checkpoint, or another target. If it is lost, start over with an empty target"
             )
 
-    def save(self, state: State) -> State:
+    def save(self, state: SavedState) -> SavedState:
         """Replace the state. It is durable on return.
 
         :raises JournalError: another process has replaced it, or it cannot be written.
@@ -198,7 +198,7 @@ class StateFile:
         return state
 
 
-def _dump(state: State) -> bytes:
+def _dump(state: SavedState) -> bytes:
     return seal(
         {
             "layout": _LAYOUT,
@@ -224,15 +224,15 @@ def _dump(state: State) -> bytes:
     )
 
 
-def _load(data: bytes, location: str) -> State:
+def _load(data: bytes, location: str) -> SavedState:
     return unseal(data, location, _state, remedy=_REMEDY)
 
 
-def _state(fields: Mapping[str, Any]) -> State:
+def _state(fields: Mapping[str, Any]) -> SavedState:
     if (found := integer(fields, "layout")) != _LAYOUT:
         raise ValueError(f"its layout is {found}, and this version knows {_LAYOUT}: use a newer version")
     keys, types = (_texts(fields.get(name, ())) for name in ("keys", "types"))
-    return State(
+    return SavedState(
         Position.from_json(fields["source"]),
         text(fields, "query"),
         text(fields, "checkpoint"),
@@ -269,7 +269,7 @@ def _selection(tables: Any) -> tuple[Any, ...]:
     return tuple(tables)
 
 
-def _dump_texts(state: State, name: str) -> list[Any]:
+def _dump_texts(state: SavedState, name: str) -> list[Any]:
     return [
         [table.schema, table.name, dict(found)]
         for table, each in state.tables.items()
@@ -277,7 +277,7 @@ def _dump_texts(state: State, name: str) -> list[Any]:
     ]
 
 
-def _texts(found: Any) -> dict[Table, dict[str, str]]:
+def _texts(found: Any) -> dict[TableName, dict[str, str]]:
     return {
         _table(schema, name): {column: text({"a text": each}, "a text") for column, each in texts.items()}
         for schema, name, texts in found
@@ -293,8 +293,8 @@ def _place(found: Any) -> BlockPosition:
     return BlockPosition(lsn({"lsn": at}, "lsn"), _number(part), _number(block))
 
 
-def _table(schema: str, name: str) -> Table:
-    return Table(text({"schema": schema}, "schema"), text({"name": name}, "name"))
+def _table(schema: str, name: str) -> TableName:
+    return TableName(text({"schema": schema}, "schema"), text({"name": name}, "name"))
 
 
 def _number(value: Any) -> int:

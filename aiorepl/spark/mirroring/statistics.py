@@ -8,7 +8,7 @@ from typing import Literal
 
 from aiorepl.journal.chain import Chain
 from aiorepl.lsn import LSN
-from aiorepl.spark.mirroring.state import State
+from aiorepl.spark.mirroring.state import SavedState
 from aiorepl.spark.reading.lag import BYTES, MILLISECONDS, lag
 
 MirrorState = Literal["starting", "running", "retrying", "stopped"]
@@ -57,7 +57,7 @@ class MirrorStatistics:
     tables: Sequence[MirroredTable] = ()
 
 
-def tables_of(state: State, chain: Chain | None, now: float) -> list[MirroredTable]:
+def tables_of(state: SavedState, chain: Chain | None, now: float) -> list[MirroredTable]:
     """Describe the tables of a mirror.
 
     :param chain: the journal; ``None`` if it cannot be read.

@@ -11,7 +11,7 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.formats.arrow.types import META
-from aiorepl.history.manifest import Table, Version
+from aiorepl.history.manifest import TableVersion
 from aiorepl.loggers import logger
 from aiorepl.spark.lake.columns import ADDED, mode_of, number_of
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, Target, newest_commit, reached
@@ -24,6 +24,7 @@ from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
 from aiorepl.spark.mirroring.versions import Common, relation_of
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 from aiorepl.values.types import BUILTIN
 
 _log = logger("aiorepl.spark")
@@ -51,22 +52,22 @@ class TableWriter:
         self._journal = journal
         self._staging = staging
         self._reduce_large = reduce_large
-        self._warned: set[Table] = set()
+        self._warned: set[TableName] = set()
 
-    def exists(self, table: Table) -> bool:
+    def exists(self, table: TableName) -> bool:
         """Whether a table has a target."""
         return self.columns(table) is not None
 
-    def newest(self, application: str, table: Table) -> Commit | None:
+    def newest(self, application: str, table: TableName) -> Commit | None:
         """Return the commit of an application's newest batch in a table; ``None`` if there is none, or if it is unknown."""
         return newest_commit(self._target(table, self.settings.mode_of(table)), application)
 
-    def columns(self, table: Table) -> pa.Schema | None:
+    def columns(self, table: TableName) -> pa.Schema | None:
         """Return the columns of a table's target; ``None`` if there is no target."""
         return self._target(table, self.settings.mode_of(table)).schema()
 
     def require_types(
-        self, table: Table, columns: pa.Schema, known: Written | None, source: pa.Schema | None = None
+        self, table: TableName, columns: pa.Schema, known: Written | None, source: pa.Schema | None = None
     ) -> None:
         """Check the types of a target's columns, as ``ColumnTypes.require_same``."""
         before = {} if known is None else known.types
@@ -75,7 +76,7 @@ class TableWriter:
 
     def write(
         self,
-        table: Table,
+        table: TableName,
         files: Sequence[StagedFile],
         commit: Commit,
         known: Written | None,
@@ -140,7 +141,7 @@ class TableWriter:
         return self._written(table, target, oid, commit, key)
 
     def _written(
-        self, table: Table, target: Target, oid: int, commit: Commit, key: dict[str, str]
+        self, table: TableName, target: Target, oid: int, commit: Commit, key: dict[str, str]
     ) -> Written:
         columns = target.schema() if self.settings.types else None
         types = {} if columns is None else self.settings.types_of(table).recorded(columns)
@@ -171,13 +172,13 @@ class TableWriter:
         return reduce_staged(changes, with_rows, truncates, self._reduce_large)
 
     def _key(
-        self, table: Table, runs: Iterable[tuple[tuple[str, ...], list[StagedFile]]], mode: Mode
+        self, table: TableName, runs: Iterable[tuple[tuple[str, ...], list[StagedFile]]], mode: Mode
     ) -> dict[str, str]:
         """Return the marks of the columns by which the mirror finds the target's rows."""
         found = () if mode == "changelog" else {name for names, _ in runs for name in names}
         return key_marks(self.settings.selection, table, found)
 
-    def _mode(self, table: Table, files: Sequence[StagedFile], columns: pa.Schema | None) -> Mode:
+    def _mode(self, table: TableName, files: Sequence[StagedFile], columns: pa.Schema | None) -> Mode:
         """Return the mode of a table: the mode of its target or, without one, the mode of the settings, or changelog if rows have no key.
 
         :param columns: the target's columns; ``None``: no target yet.
@@ -213,16 +214,16 @@ class TableWriter:
             )
         return found
 
-    def _is_complete(self, table: Table, common: Common, mode: Mode) -> bool:
+    def _is_complete(self, table: TableName, common: Common, mode: Mode) -> bool:
         """Whether a table can begin with a truncate: a changelog, whose partitions have known types."""
         layout = self.settings.layout_of(table)
         return mode == "changelog" and {*layout.partition_by, *layout.cluster_by} <= {*common.schema.names}
 
-    def _target(self, table: Table, mode: Mode) -> Target:
+    def _target(self, table: TableName, mode: Mode) -> Target:
         return self._lake.table((table.schema, table.name), (), mode, self.settings.layout_of(table))
 
     def _runs(
-        self, table: Table, files: Sequence[StagedFile], common: Common, mode: Mode
+        self, table: TableName, files: Sequence[StagedFile], common: Common, mode: Mode
     ) -> list[tuple[tuple[str, ...], list[StagedFile]]]:
         """Group consecutive files with the same key columns."""
         runs: list[tuple[tuple[str, ...], list[StagedFile]]] = []
@@ -247,19 +248,19 @@ class TableWriter:
             runs[-1][1].append(file)
         return runs
 
-    def _types(self, table: Table) -> ColumnTypes | None:
+    def _types(self, table: TableName) -> ColumnTypes | None:
         return self.settings.types_of(table) if self.settings.types else None
 
-    def _common(self, table: Table, files: Sequence[StagedFile]) -> Common:
+    def _common(self, table: TableName, files: Sequence[StagedFile]) -> Common:
         with_rows = [file for file in files if not file.only_truncates]
-        versions: dict[Any, Version] = {}
+        versions: dict[Any, TableVersion] = {}
         for file in with_rows or files:
             # Move a repeated description to the end: the last description names the columns.
             versions.pop(file.version.digest, None)
             versions[file.version.digest] = file.version
         return Common(str(table), list(versions.values()), self._types(table))
 
-    def _certain(self, table: Table, files: Sequence[StagedFile]) -> Common:
+    def _certain(self, table: TableName, files: Sequence[StagedFile]) -> Common:
         """Return the columns with built-in types. Others come with the first row, because a truncate has no types."""
         versions = []
         for version in dict.fromkeys(file.version for file in files):
@@ -268,7 +269,7 @@ class TableWriter:
             versions.append(replace(version, schema=schema))
         return Common(str(table), versions, self._types(table))
 
-    def _suffix(self, table: Table, files: Sequence[StagedFile], mode: Mode) -> Sequence[StagedFile]:
+    def _suffix(self, table: TableName, files: Sequence[StagedFile], mode: Mode) -> Sequence[StagedFile]:
         """Return the last files that fit into one target, for a table that begins again; a snapshot has the earlier rows."""
         first = len(files) - 1
         while first > 0 and files[first - 1].version.oid == files[-1].version.oid:
@@ -283,7 +284,7 @@ class TableWriter:
             _log.warning("%s begins again without the changes before its last description", table)
         return files[first:]
 
-    def _require_one(self, table: Table, oids: set[int], known: Written | None) -> None:
+    def _require_one(self, table: TableName, oids: set[int], known: Written | None) -> None:
         """Check that all rows belong to the table that was mirrored under this name.
 
         :raises ConfigurationError: some rows belong to another table.
@@ -305,7 +306,9 @@ def _last(files: Sequence[StagedFile]) -> Place:
     )
 
 
-def _require_target(table: Table, target: Target, known: Written, commit: Commit, *, present: bool) -> None:
+def _require_target(
+    table: TableName, target: Target, known: Written, commit: Commit, *, present: bool
+) -> None:
     """Check that the target still has its last batch.
 
     :raises ConfigurationError: the target is gone, or was replaced.

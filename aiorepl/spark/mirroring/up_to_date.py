@@ -10,7 +10,7 @@ import json
 from typing import Any, Final
 
 from aiorepl.spark.mirroring.source import MirrorReader
-from aiorepl.spark.mirroring.state import State
+from aiorepl.spark.mirroring.state import SavedState
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.storage.store import Store
 
@@ -18,7 +18,7 @@ _VERSION: Final = "v1"
 """The first line of each file in Spark's offset log."""
 
 
-def up_to_date(state: State | None, checkpoint: Store, reader: MirrorReader) -> bool:
+def up_to_date(state: SavedState | None, checkpoint: Store, reader: MirrorReader) -> bool:
     """Whether the last batch has ended, and the journal has no changes after it. If in doubt, the answer is no.
 
     :param checkpoint: the query's checkpoint.

@@ -19,7 +19,7 @@ from aiorepl.formats.arrow.collected import BEFORE, attribute_of
 from aiorepl.formats.arrow.columns import Unrepresentable
 from aiorepl.formats.arrow.hidden import printed
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
-from aiorepl.history.manifest import Version
+from aiorepl.history.manifest import TableVersion
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.columns import wider
@@ -56,7 +56,9 @@ class Common:
         cannot have its type of ``types``.
     """
 
-    def __init__(self, table: str, versions: Sequence[Version], types: ColumnTypes | None = None) -> None:
+    def __init__(
+        self, table: str, versions: Sequence[TableVersion], types: ColumnTypes | None = None
+    ) -> None:
         self._table = table
         columns: list[_Column] = []
         for version in versions:
@@ -94,7 +96,7 @@ class Common:
             self._dropped[version.digest] = tuple(sorted(seen - here.keys()))
             seen |= here.keys()
 
-    def key(self, version: Version, given: Sequence[str]) -> tuple[str, ...]:
+    def key(self, version: TableVersion, given: Sequence[str]) -> tuple[str, ...]:
         """Return the columns that identify a row of this version.
 
         :param given: the columns that the user names, for a table whose replica identity names no columns.
@@ -125,12 +127,12 @@ class Common:
                 )
         return tuple(wanted)
 
-    def names_in(self, version: Version, columns: Iterable[str]) -> tuple[str, ...]:
+    def names_in(self, version: TableVersion, columns: Iterable[str]) -> tuple[str, ...]:
         """Return the names that common columns have in a version. Columns that the version lacks are left out."""
         sources = self._sources[version.digest]
         return tuple(sources[name] for name in columns if name in sources)
 
-    def conform(self, batch: pa.RecordBatch, version: Version, *, null: bool = False) -> pa.RecordBatch:
+    def conform(self, batch: pa.RecordBatch, version: TableVersion, *, null: bool = False) -> pa.RecordBatch:
         """Return rows of one version in the common columns, followed by the metadata columns.
 
         :param null: replace values that their column's type cannot represent by null.
@@ -218,7 +220,7 @@ class Common:
             'number with more digits: correct it in the source, or mirror it as null with unrepresentable="null"'
         )
 
-    def _source(self, version: Version) -> dict[str, str]:
+    def _source(self, version: TableVersion) -> dict[str, str]:
         """Return, by common column, the column's name in a version."""
         return {self._name_of(each): each.name for each in _columns(version.schema)}
 
@@ -228,7 +230,7 @@ class Common:
         return found.name
 
 
-def _oids(versions: Iterable[Version], columns: Sequence[_Column]) -> dict[str, int]:
+def _oids(versions: Iterable[TableVersion], columns: Sequence[_Column]) -> dict[str, int]:
     """Return, by common column, the oid of the column's type in the last version that has it."""
     found = {}
     for version in versions:
@@ -240,7 +242,7 @@ def _oids(versions: Iterable[Version], columns: Sequence[_Column]) -> dict[str, 
     return found
 
 
-def relation_of(version: Version) -> Relation:
+def relation_of(version: TableVersion) -> Relation:
     """Decode the description of a version."""
     decoder = Decoder()
     for payload in version.description[1:]:

@@ -12,7 +12,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.spark.reading.filters import Pushed, pushed
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema_changes import Inferred
 from aiorepl.spark.session.garbage import spare_modules
@@ -25,7 +25,7 @@ class BatchReader(DataSourceReader):
     :raises ConfigurationError: an option is not for a batch, or the schema cannot be read.
     """
 
-    def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, inferred: Inferred | None = None) -> None:
         self._planner = Planner(options, schema, inferred)
         self._pushed = Pushed()
         if options.start == "latest":

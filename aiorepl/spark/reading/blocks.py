@@ -6,54 +6,17 @@ has only the blocks that it needs. The index of a segment of one block is not re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
-from aiorepl.errors import ConfigurationError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.segments import BlockPosition, Segment, Table, groups
+from aiorepl.journal.segments import BlockPosition, Segment, groups
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.table_name import TableName
 from aiorepl.values.registry import Types
-
-_NAME: Final = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+)')
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """A table by schema and name."""
-
-    schema: str
-    name: str
-
-    @classmethod
-    def parse(cls, text: str) -> TableName:
-        """Parse ``orders``, ``public.orders`` or ``"Odd.Schema"."Orders"``. Case-sensitive, also without quotes.
-
-        :raises ConfigurationError: the text has another form.
-        """
-        match = _NAME.fullmatch(text)
-        if match is None:
-            raise ConfigurationError(
-                f'table {text!r} is not a name: write schema.table, with "quotes" around a part that contains a dot'
-            )
-        return cls(_unquoted(match[1] or "public"), _unquoted(match[2]))
-
-    def is_of(self, relation: Relation) -> bool:
-        """Whether ``relation`` describes this table."""
-        return relation.name == self.name and relation.schema == self.schema
-
-    @property
-    def key(self) -> Table:
-        """The table's name in the journal's manifests."""
-        return self.schema, self.name
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +118,7 @@ def between(
     :param table: leave out the segments without rows of this table; ``None`` leaves out none.
     """
     begin: tuple[int, int] | None = None
-    for segment in chain.walk(start.lsn, table=None if table is None else table.key):
+    for segment in chain.walk(start.lsn, table=table):
         first, last = 0, segment.blocks
         if segment.last_end_lsn > end.lsn:
             if segment.after > end.lsn:
@@ -205,7 +168,7 @@ def _wanted(
         yield 0, segment.index_offset
         return
     index = reader.index(segment)
-    numbers = None if table is None else index.numbers_of(table.key)
+    numbers = None if table is None else index.numbers_of(table)
     for number in range(first, last):
         block = index.blocks[number]
         if numbers is None or not numbers.isdisjoint(block.rows):
@@ -216,7 +179,7 @@ def newest_description(reader: JournalReader, table: TableName) -> tuple[Relatio
     """Return a table's last description and its columns' types; ``None`` if the journal has no change of the table."""
     relation: Relation | None = None
     types = Types()
-    for segment in reader.chain().backwards(table.key):
+    for segment in reader.chain().backwards(table):
         index = reader.index(segment)
         if relation is None:
             relation = _last_used(index, table)
@@ -232,13 +195,9 @@ def newest_description(reader: JournalReader, table: TableName) -> tuple[Relatio
 
 
 def _last_used(index: SegmentIndex, table: TableName) -> Relation | None:
-    numbers = index.numbers_of(table.key)
+    numbers = index.numbers_of(table)
     for block in reversed(index.blocks):
         for number in reversed(block.rows):
             if number in numbers:
                 return index.relation(number)
     return None
-
-
-def _unquoted(part: str) -> str:
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part

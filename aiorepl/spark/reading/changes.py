@@ -29,7 +29,7 @@ from aiorepl.spark.reading.columns import GONE
 from aiorepl.spark.reading.compacted_plan import covering
 from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
 from aiorepl.spark.session.identifiers import quoted
@@ -85,7 +85,7 @@ def changes(
     lists = {"drop": drop, "mask": mask, "keep": keep}
     texts |= {name: ",".join(patterns) for name, patterns in lists.items() if patterns}
     texts |= {} if secret is None else {"secret": secret}
-    options = Options.parse(
+    options = ReadOptions.parse(
         texts
         | ({} if start is None else {"startingPosition": str(start)})
         | ({} if end is None else {"endingPosition": str(end)})

@@ -15,9 +15,9 @@ from aiorepl.history.manifest import File
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
-from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.compacted import FileSpan
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 
 # For a smaller range, decoding segments is faster than looking files up in the history.
 _NEAR_BYTES: Final = 32 * 1024 * 1024

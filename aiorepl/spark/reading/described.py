@@ -10,9 +10,10 @@ from aiorepl.formats.arrow.types import arrow_type
 from aiorepl.history import files
 from aiorepl.journal.reader import JournalReader
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.spark.reading.blocks import TableName, newest_description
+from aiorepl.spark.reading.blocks import newest_description
 from aiorepl.spark.reading.schema_changes import Shape, file_shape, shape
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 

@@ -9,11 +9,11 @@ from typing import Final, Literal
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
-from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.selected import OPTIONS as SELECTION
 from aiorepl.spark.reading.selected import SelectedTable, parse
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 from aiorepl.wire.commands import split_names
 
 _OPTIONS: Final = (
@@ -46,7 +46,7 @@ _OF_TABLES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReadOptions:
     """The checked options.
 
     :param journal: the journal's place, with the configuration of its object store if there is one.
@@ -73,7 +73,7 @@ class Options:
     selected: SelectedTable | None = None
 
     @classmethod
-    def parse(cls, texts: Mapping[str, str]) -> Options:
+    def parse(cls, texts: Mapping[str, str]) -> ReadOptions:
         """Parse the options that Spark passes on.
 
         :param texts: a case-insensitive mapping.

@@ -24,18 +24,19 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
-from aiorepl.spark.reading.blocks import Span, TableName, latest, plan
+from aiorepl.spark.reading.blocks import Span, latest, plan
 from aiorepl.spark.reading.compacted import Compacted, FileSpan
 from aiorepl.spark.reading.compacted_plan import covering, from_history, latest_compacted, spans
 from aiorepl.spark.reading.described import Described, describe
 from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.generic import Generic
 from aiorepl.spark.reading.offsets import HiddenColumn
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.schema import GENERIC, NUMBER, require_readable
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 from aiorepl.spark.reading.typed import Newest, Typed
 from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.table_name import TableName
 from aiorepl.values.types import TypeInfo
 
 _log = logger("aiorepl.spark")
@@ -69,7 +70,7 @@ class Planner:
     :raises ConfigurationError: the schema cannot be read.
     """
 
-    def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, inferred: Inferred | None = None) -> None:
         self.options = options
         self.told = ZERO
         """The LSN up to which ``_tell`` has logged incomplete tables."""
@@ -162,7 +163,7 @@ class Planner:
 
     def _tell(self, reader: JournalReader, chain: Chain, lsn: LSN) -> None:
         table = self.options.table
-        key = None if table is None else table.key
+        key = table
         if key is None or lsn >= chain.start_lsn:
             text = reader.incomplete(chain, lsn, key)
         elif lacking := chain.completeness.incomplete(lsn, key):
@@ -355,7 +356,7 @@ def log_appeared(chain: Chain, after: LSN, until: LSN, table: TableName | None) 
     came = [
         each
         for each in chain.completeness.appeared_between(after, until)
-        if table is None or table.key == (each.schema, each.table)
+        if table is None or table == (each.schema, each.table)
     ]
     if came:
         _log.warning("the journal does not have all rows of %s", listed(came))

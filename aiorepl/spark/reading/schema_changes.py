@@ -22,7 +22,8 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.spark.reading.blocks import TableName, between
+from aiorepl.spark.reading.blocks import between
+from aiorepl.table_name import TableName
 from aiorepl.values.registry import Types
 
 
@@ -134,7 +135,7 @@ class SchemaWatch:
         begin = BlockPosition(at) if start.lsn < at else start
         for segment, first, last in between(reader, chain, self.table, begin, end):
             index = reader.index(segment)
-            numbers = index.numbers_of(self.table.key)
+            numbers = index.numbers_of(self.table)
             for block in range(first, last):
                 for number in sorted(numbers.intersection(index.blocks[block].rows)):
                     if changed := self._differences(index, number):

@@ -18,8 +18,8 @@ import pyarrow as pa
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.hidden import Hidden, Mask
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.offsets import HiddenColumn
+from aiorepl.table_name import TableName
 from aiorepl.transforms.masking import Rewriting, mask_of, secret_of
 from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.rules import ColumnAction
@@ -84,7 +84,7 @@ class SelectedTable:
 
     def action(self, column: str) -> ColumnAction:
         """Return the action for a column with this name."""
-        return self.selection.rules.action([self.table.key], column)
+        return self.selection.rules.action([self.table], column)
 
     def hidden(self, relation: Relation) -> Hidden | None:
         """Return the hidden columns of the table's last description; ``None`` if no column is hidden.
@@ -92,7 +92,7 @@ class SelectedTable:
         :param relation: the table's last description.
         :raises ConfigurationError: a pattern matches no column.
         """
-        columns = [(*self.table.key, name) for name in relation.names]
+        columns = [(*self.table, name) for name in relation.names]
         for patterns in (self.selection.rules.drop, self.selection.rules.mask, self.selection.rules.keep):
             for pattern in patterns.all:
                 if not any(map(pattern.match, columns)):
@@ -157,11 +157,11 @@ class SelectedTable:
 
     def _shows(self, column: str) -> bool:
         """Whether a column is visible although ``keep`` does not match it."""
-        kept = self.selection.rules.keep.match((*self.table.key, column))
+        kept = self.selection.rules.keep.match((*self.table, column))
         return not kept and self.action(column) is ColumnAction.KEPT
 
     def _renamed(self, before: str, now: str) -> ConfigurationError:
-        was, name = quote((*self.table.key, before)), quote((*self.table.key, now))
+        was, name = quote((*self.table, before)), quote((*self.table, now))
         return ConfigurationError(
             f"{was}, which the selection drops or masks, was renamed to {name}: add {name} to drop or mask, or to keep if it may be visible"
         )

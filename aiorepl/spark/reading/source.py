@@ -43,7 +43,7 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.spark.reading.artifacts import InArtifact
 from aiorepl.spark.reading.batch_reader import BatchReader, FilteringReader
 from aiorepl.spark.reading.described import describe
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.schema import GENERIC, described_schema
 from aiorepl.spark.reading.schema_changes import Inferred
 from aiorepl.spark.reading.stream_reader import StreamReader
@@ -71,7 +71,7 @@ class AioreplDataSource(InArtifact, DataSource):
         :raises ConfigurationError: the table is not in the journal yet.
         """
         spare_modules()
-        options = Options.parse(self.options)
+        options = ReadOptions.parse(self.options)
         if options.table is None:
             return with_options(GENERIC, self.options)
         reader = JournalReader(options.journal)
@@ -90,12 +90,12 @@ class AioreplDataSource(InArtifact, DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader for ``spark.read``."""
         schema, options = without_options(schema, self.options)
-        return BatchReader(Options.parse(options), schema, self._inferred)
+        return BatchReader(ReadOptions.parse(options), schema, self._inferred)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - pyspark's name
         """Make the reader for ``spark.readStream``."""
         schema, options = without_options(schema, self.options)
-        return StreamReader(Options.parse(options), schema, self._inferred)
+        return StreamReader(ReadOptions.parse(options), schema, self._inferred)
 
 
 class FilteringDataSource(AioreplDataSource):
@@ -104,4 +104,4 @@ class FilteringDataSource(AioreplDataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader for ``spark.read``."""
         schema, options = without_options(schema, self.options)
-        return FilteringReader(Options.parse(options), schema, self._inferred)
+        return FilteringReader(ReadOptions.parse(options), schema, self._inferred)

@@ -33,7 +33,7 @@ from aiorepl.position import Position
 from aiorepl.spark.reading.artifacts import InArtifact
 from aiorepl.spark.reading.lag import lag
 from aiorepl.spark.reading.offsets import Offset
-from aiorepl.spark.reading.options import Options
+from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import Planner, log_appeared, log_gaps
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 
@@ -50,7 +50,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
     :raises ConfigurationError: an option is not for a stream, or the schema cannot be read.
     """
 
-    def __init__(self, options: Options, schema: StructType, inferred: Inferred | None = None) -> None:
+    def __init__(self, options: ReadOptions, schema: StructType, inferred: Inferred | None = None) -> None:
         if options.end is not None:
             raise ConfigurationError("option endingPosition is for batches: a stream has no end")
         self._options = options

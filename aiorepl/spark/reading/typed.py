@@ -26,9 +26,10 @@ from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.spark.reading.blocks import Span, TableName
+from aiorepl.spark.reading.blocks import Span
 from aiorepl.spark.reading.columns import column, unfit, with_missing
 from aiorepl.spark.reading.selected import SelectedTable
+from aiorepl.table_name import TableName
 from aiorepl.transactions.rows import Layout
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo

@@ -45,11 +45,11 @@ from aiorepl.snapshot.reading_transaction import TableLocked
 from aiorepl.source.capture import Capture
 from aiorepl.source.preflight import SlotRequest
 from aiorepl.source.source import Source
-from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
 from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
 from aiorepl.spark.snapshot.reader import LOCKED_REMEDY, SnapshotTable
 from aiorepl.spark.snapshot.tasks import MirroredTable, write_chunks
+from aiorepl.table_name import TableName
 from aiorepl.values.registry import Types
 
 _log = logger("aiorepl.spark")

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import attribute_of
-from aiorepl.history.manifest import Table
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
@@ -41,6 +40,7 @@ from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, read
 from aiorepl.spark.verifying.checksums import Comparison
 from aiorepl.spark.verifying.removal import LAST_ORDINAL
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 from aiorepl.transforms.selection import Selection
 from aiorepl.values.registry import Types
 
@@ -165,7 +165,7 @@ def _differences(lake: EndedTable, journal: EndedTable, lsn: LSN) -> EndedRows:
 
 def replay(
     journal: Location,
-    table: Table,
+    table: TableName,
     keys: Sequence[str],
     modes: Sequence[str],
     folder: str,

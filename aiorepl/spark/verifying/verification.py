@@ -21,7 +21,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from aiorepl.errors import AioreplError, ConfigurationError
-from aiorepl.history.manifest import Table
 from aiorepl.journal.reader import JournalReader
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
@@ -30,7 +29,6 @@ from aiorepl.source.source import Source
 from aiorepl.spark.lake.columns import mode_of
 from aiorepl.spark.lake.table import Mode, Rows, Target
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
-from aiorepl.spark.reading.blocks import TableName
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
     Comparison,
@@ -48,6 +46,7 @@ from aiorepl.spark.verifying.repair import conditions
 from aiorepl.spark.verifying.results import RangeDifference, TableResult
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 from aiorepl.storage.opening import Location
+from aiorepl.table_name import TableName
 from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.spark")
@@ -359,7 +358,7 @@ class Verification:
     def _ended(self, state: _Table, described: DescribedTable, lsn: LSN, folder: str) -> EndedRows:
         compared, table = state.compared, described.table
         assert compared is not None
-        named = Table(table.schema, table.name)
+        named = TableName(table.schema, table.name)
         keys = tuple(self._keys(table.schema, table.name))
         types = self._mirrored.types(state.name)
         again = replay(

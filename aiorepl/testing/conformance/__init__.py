@@ -37,14 +37,24 @@ from aiorepl.testing.conformance.event import Event, native_events
 from aiorepl.testing.conformance.log import SinkConformance
 from aiorepl.testing.conformance.mirror import MirrorConformance
 from aiorepl.testing.conformance.running import ContractBroken
-from aiorepl.testing.conformance.scenario import FULL, ITEMS, KEYLESS, ODD, PAIRS, TABLES, TYPES, WIDE, Table
+from aiorepl.testing.conformance.scenario import (
+    FULL,
+    ITEMS,
+    KEYLESS,
+    ODD,
+    PAIRS,
+    TABLES,
+    TYPES,
+    WIDE,
+    SampleTable,
+)
 
 __all__ = [  # noqa: RUF022 - by theme
     "SinkConformance",
     "Event",
     "native_events",
     "MirrorConformance",
-    "Table",
+    "SampleTable",
     "TABLES",
     "ITEMS",
     "PAIRS",

@@ -17,7 +17,7 @@ from aiorepl.errors import SinkError
 from aiorepl.position import Position
 from aiorepl.sink import Batch, Sink, SyncSink
 from aiorepl.testing.conformance.running import ContractBroken, Watch, joined, run, without_resource_warnings
-from aiorepl.testing.conformance.scenario import TABLES, Scenario, Table, batches
+from aiorepl.testing.conformance.scenario import TABLES, SampleTable, Scenario, batches
 from aiorepl.transactions.slices import Slice
 
 _T = TypeVar("_T")
@@ -41,7 +41,7 @@ class Conformance:
     kinds: ClassVar[frozenset[str]] = frozenset({"insert", "read", "update", "delete", "truncate", "message"})
     """The kinds of change that the target contains. The tests also write all other kinds, which the sink may ignore."""
 
-    tables: ClassVar[tuple[Table, ...]] = TABLES
+    tables: ClassVar[tuple[SampleTable, ...]] = TABLES
     """The tables that the sink accepts. Leave out ``FULL`` and ``KEYLESS`` if it rejects tables without a key."""
 
     poison: ClassVar[str | None] = None

@@ -18,7 +18,7 @@ from aiorepl.testing.conformance.prepared import Prepared
 from aiorepl.testing.conformance.replaying import Replays
 from aiorepl.testing.conformance.running import ContractBroken
 from aiorepl.testing.conformance.samples import SAMPLES
-from aiorepl.testing.conformance.scenario import Table
+from aiorepl.testing.conformance.scenario import SampleTable
 from aiorepl.transactions.changes import Change, Delete, Insert, Read, RowChange, Truncate
 from aiorepl.transactions.rows import Raw
 from aiorepl.transactions.slices import Slice
@@ -34,13 +34,13 @@ class MirrorConformance(
 ):
     """Derive a class, define ``make_sink`` and ``rows``, and declare what the sink guarantees.
 
-    The target has the tables of ``TABLES``, empty; ``Table.ddl`` creates one if the sink does not.
+    The target has the tables of ``TABLES``, empty; ``SampleTable.ddl`` creates one if the sink does not.
     """
 
     kinds: ClassVar[frozenset[str]] = frozenset({"insert", "read", "update", "delete", "truncate"})
 
     def rows(
-        self, table: Table
+        self, table: SampleTable
     ) -> Sequence[Mapping[str, Any] | None] | Awaitable[Sequence[Mapping[str, Any]]]:
         """Return the rows of a table in the target, in any order, with columns by name. May be ``async``.
 
@@ -100,7 +100,7 @@ class MirrorConformance(
             states.append(mirror.copy())
         return states
 
-    def _equal(self, table: Table, expected: Sequence[Row], found: Sequence[Mapping[str, Any]]) -> bool:
+    def _equal(self, table: SampleTable, expected: Sequence[Row], found: Sequence[Mapping[str, Any]]) -> bool:
         if len(expected) != len(found):
             return False
         left = list(found)
@@ -111,7 +111,7 @@ class MirrorConformance(
             left.remove(match)
         return True
 
-    def _differing(self, table: Table, expected: Row, found: Mapping[str, Any]) -> list[str]:
+    def _differing(self, table: SampleTable, expected: Row, found: Mapping[str, Any]) -> list[str]:
         """Return the names of the columns that differ."""
         names = [
             name
@@ -125,7 +125,9 @@ class MirrorConformance(
             return expected is found
         return self.same(type_name, expected, found)
 
-    def _difference(self, table: Table, expected: Sequence[Row], found: Sequence[Mapping[str, Any]]) -> str:
+    def _difference(
+        self, table: SampleTable, expected: Sequence[Row], found: Sequence[Mapping[str, Any]]
+    ) -> str:
         if len(expected) != len(found):
             return f"it has {len(found)} rows, not {len(expected)}"
         unmatched = [

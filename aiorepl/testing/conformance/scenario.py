@@ -24,7 +24,7 @@ LARGE: Final = f"{SECRET} large " + "x" * 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class SampleTable:
     """A table of the kit.
 
     :param columns: name, type name and type oid of each.
@@ -56,18 +56,20 @@ class Table:
 
 _INT, _TEXT = ("int4", 23), ("text", 25)
 
-ITEMS: Final = Table("public", "items", (("id", *_INT), ("note", *_TEXT), ("large", *_TEXT)), ("id",))
-PAIRS: Final = Table("public", "pairs", (("a", *_INT), ("b", *_TEXT), ("n", *_INT)), ("a", "b"))
-FULL: Final = Table("public", "full_rows", (("id", *_INT), ("note", *_TEXT)), (), "f")
-KEYLESS: Final = Table("public", "keyless", (("id", *_INT), ("note", *_TEXT)), (), "n")
-ODD: Final = Table(
+ITEMS: Final = SampleTable("public", "items", (("id", *_INT), ("note", *_TEXT), ("large", *_TEXT)), ("id",))
+PAIRS: Final = SampleTable("public", "pairs", (("a", *_INT), ("b", *_TEXT), ("n", *_INT)), ("a", "b"))
+FULL: Final = SampleTable("public", "full_rows", (("id", *_INT), ("note", *_TEXT)), (), "f")
+KEYLESS: Final = SampleTable("public", "keyless", (("id", *_INT), ("note", *_TEXT)), (), "n")
+ODD: Final = SampleTable(
     'Odd "Schema".v1',
     "tä ble.'x' 表",
     (("Id.1", *_INT), ('sélect "x"', *_TEXT), ("new", *_TEXT), ("%s {0} $1", *_TEXT)),
     ("Id.1",),
 )
-WIDE: Final = Table("public", "wide", tuple((f"c{n}", *(_TEXT if n else _INT)) for n in range(300)), ("c0",))
-TYPES: Final = Table(
+WIDE: Final = SampleTable(
+    "public", "wide", tuple((f"c{n}", *(_TEXT if n else _INT)) for n in range(300)), ("c0",)
+)
+TYPES: Final = SampleTable(
     "public",
     "types",
     (
@@ -89,7 +91,7 @@ class Scenario:
     def __init__(self, *, binary: bool = False) -> None:
         self.stream = stream.Stream(binary=binary, slot="conformance")
         self.binary = binary
-        self._tables: dict[Table, stream.Table] = {}
+        self._tables: dict[SampleTable, stream.StreamTable] = {}
         self._ids = count(1)
 
     @property
@@ -97,7 +99,7 @@ class Scenario:
         """The context to open a sink with, at the beginning of the stream."""
         return SinkContext("conformance", self.stream.position)
 
-    def table(self, table: Table) -> stream.Table:
+    def table(self, table: SampleTable) -> stream.StreamTable:
         """Return a table of the stream; the first call describes it."""
         if table not in self._tables:
             columns = [build.column(name, oid, key=name in table.key) for name, _, oid in table.columns]
@@ -132,7 +134,7 @@ class Scenario:
         """Return a transactional logical decoding message."""
         return build.message(lsn=self.stream.position.lsn, prefix="conformance", content=content)
 
-    def everything(self, kinds: Iterable[str], tables: Sequence[Table]) -> list[Slice]:
+    def everything(self, kinds: Iterable[str], tables: Sequence[SampleTable]) -> list[Slice]:
         """Commit transactions with every kind of row change to ``tables``, and the other ``kinds`` of change."""
         items, pairs = map(self.table, (ITEMS, PAIRS))
         one, two, three = map(self.int, (1_000_001, 1_000_002, 1_000_003))

@@ -19,7 +19,7 @@ from aiorepl_sinks.objects.manifest import (
     entry_number,
     stored_position,
 )
-from aiorepl_sinks.objects.store import Store
+from aiorepl_sinks.objects.store import Objects
 
 _log = logger("aiorepl.sink")
 
@@ -32,7 +32,7 @@ class ManifestWriter:
     :ivar epoch: the number of the claim; ``None`` before it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Objects) -> None:
         self._store = store
         # A random name distinguishes this writer even from the same process's writers before a restart.
         self._name = secrets.token_hex(8)

@@ -24,7 +24,7 @@ from aiorepl_sinks.objects.folder import Folder
 from aiorepl_sinks.objects.manifest import Layout, listing
 from aiorepl_sinks.objects.manifest_writer import ManifestWriter
 from aiorepl_sinks.objects.spool import Extent, Spool
-from aiorepl_sinks.objects.store import Store
+from aiorepl_sinks.objects.store import Objects
 
 # Small objects are written concurrently, because each mostly waits; large ones one by one, because each takes memory.
 _CONCURRENT_WRITES: Final = 8
@@ -49,7 +49,7 @@ class ObjectSink(SyncSink):
 
     def __init__(
         self,
-        store: Store,
+        store: Objects,
         encoding: Encoding,
         *,
         layout: str,

@@ -12,7 +12,7 @@ from aiorepl.storage.objects.client import ObjectClient
 from aiorepl.storage.objects.location import ObjectStore
 
 
-class Store(Protocol):
+class Objects(Protocol):
     """Named objects, which appear whole or not at all. The effect of a call is durable when it returns.
 
     :ivar url: where the objects are, for messages.
@@ -46,7 +46,7 @@ class Store(Protocol):
         """Remove what unfinished calls of ``put`` with these names have left, as far as possible."""
 
 
-class RemoteStore:
+class RemoteObjects:
     """An object store.
 
     :param url: the store's URL, with the prefix of all names.

@@ -16,7 +16,7 @@ from aiorepl import LSN, PermanentError, Position, SinkContext, TransientError, 
 from aiorepl.credentials import PasswordCommand
 from aiorepl_sinks.postgres.errors import translate_connect
 from aiorepl_sinks.postgres.liveness import Liveness
-from aiorepl_sinks.postgres.state import MirrorState
+from aiorepl_sinks.postgres.state import TargetState
 
 # The settings with which the source printed its values. In the startup packet they override ALTER DATABASE and ALTER ROLE.
 _TEXT: Final = {
@@ -124,7 +124,7 @@ class Session:
     :ivar backend: the backend's process ID and start time.
     """
 
-    def __init__(self, connection: Any, state: MirrorState, origin: str | None) -> None:
+    def __init__(self, connection: Any, state: TargetState, origin: str | None) -> None:
         self.connection = connection
         self.state = state
         self.position = LSN(0)
@@ -160,7 +160,7 @@ class Session:
             max_cached_statement_lifetime=0,
             max_cacheable_statement_size=0,
         )
-        session = cls(connection, MirrorState(connection, options.schema, context), options.origin)
+        session = cls(connection, TargetState(connection, options.schema, context), options.origin)
         try:
             async with asyncio.timeout(options.timeout + _LOCK_TIMEOUT):
                 await session._set_up(options, context, predecessor, waits)

@@ -32,7 +32,7 @@ _OWN: Final = ("positions", "prepared", "described")
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class TargetPrepared:
     """The state of a prepared transaction on the target.
 
     :param gid: the transaction's GID on the target.
@@ -47,7 +47,7 @@ class Prepared:
     committed: bool
 
 
-class MirrorState:
+class TargetState:
     """The tables ``positions`` and ``prepared`` in the sink's schema, for one sink and slot.
 
     :param connection: the connection to the target.
@@ -181,7 +181,7 @@ class MirrorState:
         )
         return gid in found
 
-    async def find(self, xid: int) -> Prepared | None:
+    async def find(self, xid: int) -> TargetPrepared | None:
         """Return the transaction that was prepared for an xid; ``None`` if there is none."""
         row = await self._connection.fetchrow(
             "SELECT gid, EXISTS (SELECT FROM pg_catalog.pg_prepared_xacts x WHERE x.gid = p.gid AND "
@@ -190,7 +190,11 @@ class MirrorState:
             *self._key,
             xid,
         )
-        return None if row is None else Prepared(row["gid"], row["open"], row["recorded"], row["committed"])
+        return (
+            None
+            if row is None
+            else TargetPrepared(row["gid"], row["open"], row["recorded"], row["committed"])
+        )
 
     async def record(self, xid: int, prepare_lsn: LSN, source_gid: str, *, committed: bool) -> None:
         """Record that a transaction was prepared.

@@ -10,7 +10,7 @@ import pytest
 from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.options import Options, Streaming
+from aiorepl.pgoutput.options import PluginOptions, Streaming
 from aiorepl.pgoutput.relations import Relation, Type
 from aiorepl.pgoutput.tuples import BINARY, NULL, TEXT, TOAST
 
@@ -97,7 +97,7 @@ async def test_every_message(stage, streaming):
 
 async def decoded(stage: Any, **options: Any) -> list[Any]:
     """The messages of the server's own decoding under these options."""
-    asked = Options(stage.publications, **options)
+    asked = PluginOptions(stage.publications, **options)
     decoder = Decoder(asked.streaming)
     return [decoder.decode(data) for data in await stage.peek(asked.negotiate(stage.version))]
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from aiorepl.testing import LossyProxy
-from aiorepl.testing.conformance import TABLES, MirrorConformance, Table
+from aiorepl.testing.conformance import TABLES, MirrorConformance, SampleTable
 from aiorepl_sinks.postgres import PostgresSink
 from aiorepl_sinks.postgres.identifiers import quoted
 
@@ -64,7 +64,7 @@ class Mirroring(MirrorConformance):
         """The target commits, and its answer is lost."""
         return self.proxy.losing()
 
-    def rows(self, table: Table) -> Sequence[Mapping[str, Any]]:
+    def rows(self, table: SampleTable) -> Sequence[Mapping[str, Any]]:
         columns = ", ".join(f"{quoted(name)}::text" for name, _, _ in table.columns)
 
         async def rows(connection: asyncpg.Connection) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 from aiorepl import PermanentError, SinkContext, SinkError
 from aiorepl.testing.stream import Stream
 from aiorepl_sinks.postgres import PostgresSink
-from aiorepl_sinks.postgres.state import MirrorState
+from aiorepl_sinks.postgres.state import TargetState
 
 TABLES = (
     "CREATE TABLE items (id int PRIMARY KEY, note text)",
@@ -176,7 +176,7 @@ async def test_two_sinks_at_once(pair, mirror):
     try:
         context = SinkContext("s", Stream().position)
         await asyncio.gather(
-            *(MirrorState(connection, "aiorepl", context).open() for connection in connections)
+            *(TargetState(connection, "aiorepl", context).open() for connection in connections)
         )
     finally:
         for connection in connections:

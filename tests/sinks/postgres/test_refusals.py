@@ -17,7 +17,7 @@ from aiorepl import (
     TransientError,
 )
 from aiorepl_sinks.postgres import PostgresSink
-from aiorepl_sinks.postgres.state import MirrorState
+from aiorepl_sinks.postgres.state import TargetState
 
 pytestmark = pytest.mark.by_day
 
@@ -281,7 +281,7 @@ async def test_an_origin_keeps_loops_away(pair, slot_name):
 def test_our_tables_have_a_name_of_their_own():
     """A gid fits PostgreSQL's 200 bytes and differs by source, sink, slot, xid and PREPARE LSN."""
     gids = {
-        MirrorState(None, "aiorepl", SinkContext(sink, Position(system, 1, slot, LSN(0)))).gid(xid, LSN(lsn))
+        TargetState(None, "aiorepl", SinkContext(sink, Position(system, 1, slot, LSN(0)))).gid(xid, LSN(lsn))
         for sink in ("a", "b")
         for system in ("1", "2")
         for slot in ("s" * 63, "t")

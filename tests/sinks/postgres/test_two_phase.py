@@ -16,7 +16,7 @@ from aiorepl import (
 )
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
-from aiorepl_sinks.postgres.state import MirrorState
+from aiorepl_sinks.postgres.state import TargetState
 
 pytestmark = pytest.mark.by_day
 
@@ -96,7 +96,7 @@ async def test_the_process_ends_before_a_step(pair, commits, step, nth, monkeypa
     await pair.source.execute(f"{'COMMIT' if commits else 'ROLLBACK'} PREPARED 'one'")
     await pair.source.execute("INSERT INTO log VALUES (3000, 'after')")
     calls = 0
-    real = getattr(MirrorState, step)
+    real = getattr(TargetState, step)
 
     async def ending(self, *arguments, **options):
         nonlocal calls
@@ -106,7 +106,7 @@ async def test_the_process_ends_before_a_step(pair, commits, step, nth, monkeypa
         return await real(self, *arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MirrorState, step, ending)
+        patch.setattr(TargetState, step, ending)
         with pytest.raises(SinkError, match="ProcessKilled"):
             await pair.deliver(two_phase=True, source=TWO_PHASE)
     assert nth == calls
