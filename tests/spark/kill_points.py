@@ -20,6 +20,7 @@ from typing import Any, Final
 from unittest import mock
 
 from deltalake import DeltaTable
+from pyspark.sql.streaming.query import StreamingQuery
 
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import MirroredTables, mirror
@@ -166,21 +167,29 @@ class Round:
 
     def mirror(self) -> bool:
         """Mirror to the end of the journal; return whether the query got there."""
-        query = mirror(
+        max_bytes = self._random.choice([300, 2**20])
+        for _ in range(10):
+            try:
+                return bool(self._query(max_bytes).awaitTermination(240))
+            except Exception as error:
+                # On a busy machine, the ten seconds may be too short that Spark gives a Python worker to start.
+                if "Python worker failed to connect back" in str(error):
+                    continue
+                if "Killed" not in str(error):
+                    raise
+                return False
+        raise AssertionError("no Python worker has started in time")
+
+    def _query(self, max_bytes: int) -> StreamingQuery:
+        return mirror(
             self._spark,
             self._journal.folder,
             ["public.*"],
             self._lake,
             mode={f"public.{name}": mode for name, mode in TABLES.items()},
             trigger={"availableNow": True},
-            max_bytes=self._random.choice([300, 2**20]),
+            max_bytes=max_bytes,
         )
-        try:
-            return bool(query.awaitTermination(240))
-        except Exception as error:
-            if "Killed" not in str(error):
-                raise
-            return False
 
     def strike(self, point: str, loss: str) -> None:
         """End a query at a point, lose a part of the checkpoint, perhaps write more, and let the next query finish."""
