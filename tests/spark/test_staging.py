@@ -215,12 +215,12 @@ def test_routes_of_late_times(kind) -> None:
 def test_folders_of_queries() -> None:
     """Mirrors with one staging folder have folders of their own, which a restart finds again."""
 
-    def folder(checkpoint: str, staging: str | ObjectStore) -> str:
-        return url_of(
-            Mirror("journal", ["*.*"], "lake", checkpoint=checkpoint, staging=staging).plan().staging
-        )
+    def folder(checkpoint: str, target: str, staging: str | ObjectStore) -> str:
+        mirror = Mirror("journal", ["*.*"], target, checkpoint=checkpoint, staging=staging)
+        return url_of(mirror.plan().staging)
 
     for staging in ("/staging/", ObjectStore("s3://bucket/staging", {})):
-        one, again, other = (folder(checkpoint, staging) for checkpoint in ("one", "one", "other"))
-        assert one == again != other
+        one, again = (folder("one", "lake", staging) for _ in range(2))
+        assert one == again
         assert one.startswith(f"{url_of(staging)}/aiorepl-")
+        assert one not in {folder("other", "lake", staging), folder("one", "other", staging)}

@@ -236,7 +236,7 @@ class Mirror:
         if self.staging is None:
             files = self._beside(f"{self._checkpoint}/{STAGING}")
         else:
-            files = staged_store.folder_of(self._checkpoint, self.staging)
+            files = staged_store.folder_of(f"{self._checkpoint}\n{url_of(self.target)}", self.staging)
         return Staging(self._options, files, self.target, self.settings, self.whole_transactions, name)
 
     def up_to_date(self, name: str | None = None) -> LSN | None:

@@ -32,7 +32,7 @@ _AGAIN: Final = "Start the query again: it stages the batch again"
 def folder_of(query: str, staging: str | os.PathLike[str] | ObjectStore) -> Location:
     """Return the query's own folder in a staging folder, because ``clean`` deletes all files.
 
-    :param query: what identifies the query, such as its checkpoint.
+    :param query: identifies the query, such as its checkpoint and its target. In two containers, one path can be two checkpoints.
     """
     own = f"aiorepl-{blake2b(query.encode(), digest_size=8).hexdigest()}"
     if isinstance(staging, ObjectStore):
