@@ -12,14 +12,14 @@ _NAME: Final = re.compile(r'(?:("(?:[^"]|"")+"|[^".]+)\.)?("(?:[^"]|"")+"|[^".]+
 
 
 class TableName(NamedTuple):
-    """A table by schema and name. Logical decoding messages belong to no table; their schema is ``""``."""
+    """A table by schema and name. Logical decoding messages have no table; the schema of their name is ``""``."""
 
     schema: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> TableName:
-        """Parse ``orders``, ``public.orders`` or ``"Odd.Schema"."Orders"``. Case-sensitive, also without quotes.
+        """Parse ``orders``, ``public.orders`` or ``"Odd.Schema"."Orders"``. Names are case-sensitive, also without quotes.
 
         :raises ConfigurationError: the text has another form.
         """
@@ -32,7 +32,7 @@ class TableName(NamedTuple):
 
     @property
     def messages(self) -> bool:
-        """Whether these are logical decoding messages."""
+        """Whether this is the name of logical decoding messages."""
         return not self.schema
 
     def is_of(self, relation: Relation) -> bool:

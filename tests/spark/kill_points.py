@@ -172,7 +172,7 @@ class Round:
             try:
                 return bool(self._query(max_bytes).awaitTermination(240))
             except Exception as error:
-                # On a busy machine, the ten seconds may be too short that Spark gives a Python worker to start.
+                # On a busy machine, Spark's limit of ten seconds for the start of a Python worker may be too short.
                 if "Python worker failed to connect back" in str(error):
                     continue
                 if "Killed" not in str(error):
