@@ -30,9 +30,9 @@ _AGAIN: Final = "Start the query again: it stages the batch again"
 
 
 def folder_of(query: str, staging: str | os.PathLike[str] | ObjectStore) -> Location:
-    """Return the query's own folder in a staging folder, because ``clean`` deletes all files.
+    """Return a folder for one query in a staging folder. Queries must not share a folder, because ``clean`` deletes all its files.
 
-    :param query: identifies the query, such as its checkpoint and its target. In two containers, one path can be two checkpoints.
+    :param query: identifies the query, such as its checkpoint with its target. In two containers, one path can be two checkpoints.
     """
     own = f"aiorepl-{blake2b(query.encode(), digest_size=8).hexdigest()}"
     if isinstance(staging, ObjectStore):
