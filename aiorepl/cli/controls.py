@@ -125,14 +125,14 @@ class Controls:
         from aiorepl.delivery.redelivery import redeliver
 
         async with self._lock:
-            letters = self._loaded.dead_letters(name)
+            letters, delivery = self._loaded.dead_letters(name), self._loaded.renewed(name)
             paused = self._pipeline.statistics().sinks[name].paused
             await self._pipeline.pause(name)
             try:
-                return await redeliver(name, self._loaded.renewed(name), letters)
+                return await redeliver(name, delivery, letters)
             finally:
                 if not paused:
-                    await self._resume(name)
+                    await self._resume_after_replay(name)
 
     async def resnapshot(self, table: str) -> None:
         """Queue a table, ``schema.table``, to be read again while the stream runs.
@@ -141,6 +141,12 @@ class Controls:
         """
         self._pipeline.require_snapshots()
         await self._pipeline.snapshots.add(table)
+
+    async def _resume_after_replay(self, name: str) -> None:
+        try:
+            await self._resume(name)
+        except AioreplError as error:
+            raise AioreplError(f"{error}; sink {name} stays paused: resume it") from error
 
     async def _resume(self, name: str) -> None:
         delivery = self._loaded.renewed(name)

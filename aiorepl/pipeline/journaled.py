@@ -106,6 +106,8 @@ class JournaledFanOut(FanOut):
         self._runs: dict[str, _Run] = {}
         self._followers: dict[str, JournalFollower] = {}
         self._failed: dict[str, Exception] = {}
+        # Sinks that end because they are replaced or removed.
+        self._leaving: set[str] = set()
         # Sinks whose cursor may still move back, because they have not returned their position yet.
         self._unopened = set(sinks)
         self._all_opened = asyncio.Event()
@@ -162,11 +164,14 @@ class JournaledFanOut(FanOut):
         reminding = asyncio.create_task(self._remind(), name="aiorepl stopped sinks")
         cleanup.push_async_callback(cancel_and_wait, reminding)
         self.started.set()
-        async with asyncio.TaskGroup() as self._group:
-            self._group.create_task(self._fill_journal(buffer, worker))
-            for name, at in cursors.items():
-                if at is not None:
-                    self._run_sink(name, at)
+        try:
+            async with asyncio.TaskGroup() as self._group:
+                self._group.create_task(self._fill_journal(buffer, worker))
+                for name, at in cursors.items():
+                    if at is not None:
+                        self._run_sink(name, at)
+        finally:
+            self._group = None
         await self._abandon_snapshots()
         for error in self._failed.values():
             raise error
@@ -221,7 +226,7 @@ class JournaledFanOut(FanOut):
 
     @property
     def running(self) -> bool:
-        """Whether sinks can be started: the stream has started, and the pipeline was not stopped."""
+        """Whether sinks can be started: the stream has started, and the pipeline does not end."""
         return self._group is not None and not (self._stopped.is_set() or self.ending.is_set())
 
     def failed(self, name: str) -> bool:
@@ -247,6 +252,11 @@ class JournaledFanOut(FanOut):
         for each in held:
             each.pop(name, None)
 
+    async def discharge_sink(self, name: str, timeout: float) -> None:
+        """Stop a sink that is replaced or removed next. If it fails meanwhile, that is only logged."""
+        self._leaving.add(name)
+        await self.stop_sink(name, timeout)
+
     async def start_sink(self, name: str) -> None:
         """Start a sink. It continues at its cursor; a new one begins where the journal begins."""
         if not self.running:
@@ -260,6 +270,7 @@ class JournaledFanOut(FanOut):
     def put_sink(self, name: str, delivery: ResolvedDelivery) -> None:
         """Add a sink, or replace a stopped one."""
         self._sinks[name] = delivery
+        self._leaving.discard(name)
         self._failed.pop(name, None)
         statistics = self.statistics.setdefault(name, SinkStatistics(name))
         statistics.failed = statistics.retrying = statistics.next_attempt = None
@@ -267,12 +278,14 @@ class JournaledFanOut(FanOut):
     def remove_sink(self, name: str) -> None:
         """Forget a stopped sink. Its cursor stays in the journal."""
         self._opened(name)
+        self._leaving.discard(name)
         held: tuple[dict[str, Any], ...] = self._sinks, self.statistics, self._contexts, self._stored
         for each in (*held, self._cursors, self._failed):
             each.pop(name, None)
 
     def _run_sink(self, name: str, at: Position) -> None:
-        assert self._group is not None
+        if self._group is None:
+            return
         stopped = asyncio.Event()
         work = self._read_journal(name, at, stopped)
         try:
@@ -329,11 +342,14 @@ class JournaledFanOut(FanOut):
 
     def fail_sink(self, name: str, error: Exception) -> None:
         """Record that a sink has stopped because of an error. Its cursor stays."""
+        if name in self._leaving:
+            _log.error("sink %s has failed while it was stopped, and is replaced or removed: %s", name, error)
+            return
         self._opened(name)
         self._failed[name] = error
         self.statistics[name].failed = str(error)
         _log.error("sink %s stops, the other sinks continue: %s", name, error)
-        if len(self._failed) == len(self._sinks):
+        if len(self._failed.keys() - self._leaving) == len(self._sinks):
             self.ending.set()
 
     async def _remind(self) -> None:
@@ -444,10 +460,10 @@ class JournaledFanOut(FanOut):
             return chain, chain.first_readable, None if hole is None else hole.until
 
         chain, first, until = await self._read_with_retries(name, self._sinks[name], read_chain)
-        # A snapshot that begins with a TRUNCATE replaces everything before it.
+        # A snapshot that begins with a TRUNCATE replaces everything before it, until retention has deleted it.
         assert self._start is not None
         beginning = self._start.beginning
-        truncates = beginning.replaces and beginning.gap is None
+        truncates = beginning.replaces and beginning.gap is None and chain.start_lsn <= beginning.position.lsn
         begins = max(first, chain.identity.start_lsn) if start.lsn and not truncates else chain.start_lsn
         if start.lsn < begins:
             if not truncates:

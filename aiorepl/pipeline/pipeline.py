@@ -273,7 +273,9 @@ class Pipeline:
         """Record which sinks receive the changes from now on, for the rows of a gap."""
         if self._recovery is not None:
             assert self._losses is not None
-            self._recovery.consumers = _consumers(self._options, deliveries)
+            # The start may not be recorded yet, and it must not count a sink that was changed since.
+            receiving = _consumers(self._options, deliveries)
+            self._recovery.consumers = receiving.intersection(self._recovery.consumers)
             await self._losses.narrow(self._recovery.consumers)
 
     async def run(self) -> None:

@@ -171,13 +171,14 @@ class RunningSinks:
         ):
             tables.wanted = True
         self._specs, self._deliveries = specs, dict(deliveries)
-        await asyncio.gather(
-            *(self._remove(name) for name in changes.removed),
-            *(self._start(name, found) for name in (*changes.altered, *changes.added)),
-        )
+        # Stop all before the first one starts: under another name, a new sink may have the target of a former one.
+        leaving = (*changes.removed, *changes.altered)
+        await asyncio.gather(*(self._fan_out.discharge_sink(name, self._timeout) for name in leaving))
+        for name in changes.removed:
+            self._remove(name)
+        await asyncio.gather(*(self._start(name, found) for name in (*changes.altered, *changes.added)))
 
-    async def _remove(self, name: str) -> None:
-        await self._fan_out.stop_sink(name, self._timeout)
+    def _remove(self, name: str) -> None:
         self._paused.discard(name)
         self._fan_out.remove_sink(name)
         if self._selections is not None:
@@ -190,7 +191,6 @@ class RunningSinks:
 
     async def _start(self, name: str, found: TableCatalog | None) -> None:
         fan_out, delivery = self._fan_out, self._deliveries[name]
-        await fan_out.stop_sink(name, self._timeout)
         fan_out.put_sink(name, delivery)
         try:
             if self._selections is not None:

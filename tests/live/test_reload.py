@@ -12,6 +12,8 @@ import asyncpg
 import pytest
 
 from aiorepl import AioreplError, BatchPolicy, ConfigurationError, Delivery, Pipeline, Selection
+from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.retention import prune
 from aiorepl.testing.faults import MemorySink
 from aiorepl_sinks.jsonl import JsonLinesSink
 from aiorepl_sinks.postgres import PostgresSink
@@ -245,3 +247,35 @@ async def test_a_rename_while_a_change_is_carried_out(people, monkeypatch):
         pipeline.stop()
         await asyncio.wait({running})
     assert isinstance(running.exception(), AioreplError)
+
+
+async def test_a_target_from_before_a_resnapshot(published, tmp_path):
+    """Once the rows that were read again are deleted from the journal, a target that lacks them is refused."""
+    await published.execute("INSERT INTO items SELECT generate_series(1, 3)")
+    options = {"journal": tmp_path / "journal", "snapshot": True, "batches": BATCHES}
+    first, stays = MemorySink(keeps_position=True), MemorySink()
+    async with Pipeline(published.source(), {"a": first}, **options):
+        await first.wait_for_changes(3, durable=True)
+    backup = first.position
+    sink, restored, new = (MemorySink(keeps_position=True) for _ in range(3))
+    for each in (sink, restored):
+        each.position = each._durable_position = backup
+    async with Pipeline(
+        published.source(), {"a": sink, "stays": stays}, resnapshot=True, **options
+    ) as pipeline:
+        await sink.wait_for_changes(4)
+        read = await published.wal()
+        for number in range(4, 8):
+            await published.execute(f"INSERT INTO items VALUES ({number})")
+            await sink.wait_for_changes(number + 1, durable=True)
+            await stays.wait_for_changes(number + 1, durable=True)
+        chain = JournalReader(options["journal"]).chain
+        await until(lambda: (prune(options["journal"]), chain().start_lsn)[1], lambda start: start > read)
+        await pipeline.reload({"a": restored, "stays": stays})
+        failed = await until(lambda: pipeline.statistics().sinks["a"].failed)
+        assert f"sink a is at {backup.lsn}, but the journal begins at" in failed
+        assert [] == restored.changes
+        new.position = new._durable_position = sink.position
+        await pipeline.resume("a", new)
+        await published.execute("INSERT INTO items VALUES (8)")
+        await new.wait_for_changes(1)

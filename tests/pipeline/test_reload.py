@@ -259,3 +259,69 @@ async def test_without_a_journal(running):
             await pipeline.pause("a")
         running.commit()
         await sink.wait_for_changes(1)
+
+
+class _OneWriter(MemorySink):
+    """A sink whose target refuses a second writer.
+
+    :param writers: the targets that have one.
+    """
+
+    def __init__(self, writers: set[str], target: str) -> None:
+        super().__init__()
+        self._writers, self._target = writers, target
+
+    async def open(self, context):
+        if self._target in self._writers:
+            raise PermanentError(f"{self._target} has a writer")
+        self._writers.add(self._target)
+        return await super().open(context)
+
+    async def close(self):
+        await asyncio.sleep(0.05 if self._target == "x" else 0.0)
+        self._writers.discard(self._target)
+        await super().close()
+
+
+@pytest.mark.parametrize(
+    ("former", "new"), [({"a": "x"}, {"b": "x"}), ({"a": "x", "b": "y"}, {"a": "y", "b": "x"})]
+)
+async def test_a_target_gets_another_name(running, former, new):
+    """The former writer of the target is closed before the new one is opened, also if two sinks swap their names."""
+    writers: set[str] = set()
+    sinks, successors = (
+        {name: _OneWriter(writers, target) for name, target in each.items()} for each in (former, new)
+    )
+    running.commit()
+    async with running.pipeline(sinks) as pipeline:
+        for sink in sinks.values():
+            await sink.wait_for_changes(1)
+        await pipeline.reload(successors)
+        running.commit()
+        for successor in successors.values():
+            await successor.wait_for_changes(1)
+        assert not any(sink.failed for sink in pipeline.statistics().sinks.values())
+
+
+async def test_a_sink_fails_while_it_is_replaced(running):
+    """That does not end the pipeline, although it is the only sink: the successor continues."""
+    fails, successor = FaultySink(flush=[Reject(PermanentError("no"))]), MemorySink()
+    running.commit()
+    async with running.pipeline(
+        {"a": Delivery(fails, batches=BatchPolicy(flush_seconds=3600.0))}
+    ) as pipeline:
+        await fails.inner.wait_for_changes(1)
+        await pipeline.reload({"a": successor})
+        await successor.wait_for_changes(1)
+        assert pipeline.statistics().sinks["a"].failed is None
+        running.commit()
+        await successor.wait_for_changes(2)
+
+
+async def test_a_change_after_the_end_of_the_stream(running):
+    """It is refused."""
+    running.commit()
+    pipeline = running.pipeline({"a": MemorySink()}, until="now")
+    await pipeline.run()
+    with pytest.raises(AioreplError, match="is stopping"):
+        await pipeline.reload({"a": MemorySink()})
