@@ -68,7 +68,7 @@ def command(capsys, *arguments):
         ("sorce = 1\n" + SOURCE + ARCHIVE, ["sorce: unknown; did you mean source?"]),
         (
             "zzz = 1\n" + SOURCE + ARCHIVE,
-            ["zzz: unknown; use one of journal, pipeline, sinks, snapshot, source"],
+            ["zzz: unknown; use one of http, journal, pipeline, sinks, snapshot, source"],
         ),
         (
             SOURCE
