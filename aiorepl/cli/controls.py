@@ -1,4 +1,4 @@
-"""Changes a running pipeline: by its file, which SIGHUP reads again, and by requests over the status page."""
+"""The controls of a running pipeline: SIGHUP reads its file again, and the status page takes requests that change it."""
 
 from __future__ import annotations
 

@@ -393,7 +393,7 @@ class Pipeline:
         return await (await self._changeable()).reload(sinks)
 
     async def pause(self, name: str) -> None:
-        """Stop a sink between two transactions, and close it, until ``resume``; needs a journal, which keeps the changes for it.
+        """Stop and close a sink between two transactions, until ``resume``. The pipeline needs a journal, which keeps the sink's changes.
 
         A sink that does not end within the shutdown timeout is cancelled. The pause ends with the process.
 

@@ -87,12 +87,10 @@ class ServerProcess:
         """Return the state of the process, and the problem if the next look finds the same state; ``None`` if the process is gone."""
         try:
             rows = await self._fetch(_WAITS_FOR, self._pid)
-        except ConnectionFailed as error:
-            if self._pooled or not isinstance(error.__context__, TimeoutError):
-                raise  # the server may have answered
-            return "silent", "the server does not answer on another connection either"
-        except ConnectionLost:
-            if self._pooled:
+        except (ConnectionFailed, ConnectionLost) as error:
+            # A connection that failed before its time was over may have had an answer.
+            answered = isinstance(error, ConnectionFailed) and not isinstance(error.__context__, TimeoutError)
+            if self._pooled or answered:
                 raise
             return "silent", "the server does not answer on another connection either"
         if not rows:

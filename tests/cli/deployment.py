@@ -51,13 +51,21 @@ class Deployment:
         self.connection = connection
         self.slot = slot
 
+    async def start(self, *arguments: str, **pipes: int) -> asyncio.subprocess.Process:
+        """Start the command."""
+        environment = {"SECRETS": str(self.folder), "SLOT": self.slot}
+        return await self.fork_server.start(*COMMAND, *arguments, cwd=self.folder, env=environment, **pipes)
+
+    async def ended(self, *arguments: str) -> tuple[int | None, str]:
+        """Run the command to its end; return its exit code and its standard error."""
+        process = await self.start(*arguments, stderr=asyncio.subprocess.PIPE)
+        _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
+        return process.returncode, told.decode()
+
     @asynccontextmanager
     async def running(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         """The command, once it streams."""
-        environment = {"SECRETS": str(self.folder), "SLOT": self.slot}
-        process = await self.fork_server.start(
-            *COMMAND, *arguments, cwd=self.folder, env=environment, stderr=asyncio.subprocess.PIPE
-        )
+        process = await self.start(*arguments, stderr=asyncio.subprocess.PIPE)
         try:
             await self.until(self.streams, process)
             yield process

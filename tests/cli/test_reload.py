@@ -231,15 +231,9 @@ async def test_requests(deployment):
 async def test_refused_tokens(deployment, http, address, match):
     """A token that clients would send in the clear, or that is easily guessed, is refused."""
     (deployment.folder / "aiorepl.toml").write_text(http + FILE + JOURNAL)
-    process = await deployment.fork_server.start(
-        *(*COMMAND, "--http", address),
-        cwd=deployment.folder,
-        env={"SECRETS": str(deployment.folder), "SLOT": deployment.slot},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
-    assert 2 == process.returncode
-    assert match in told.decode()
+    code, told = await deployment.ended("--http", address)
+    assert 2 == code
+    assert match in told
 
 
 async def test_no_token_no_routes(deployment):

@@ -65,15 +65,9 @@ async def test_a_lost_slot(deployment):
     kinds = [event["kind"] for event in deployment.events("archive")]
     assert ["read", "truncate", "read", "read"] == kinds
     await deployment.connection.execute(f"SELECT pg_drop_replication_slot('{deployment.slot}')")
-    process = await deployment.fork_server.start(
-        *COMMAND,
-        cwd=deployment.folder,
-        env={"SECRETS": str(deployment.folder), "SLOT": deployment.slot},
-        stderr=asyncio.subprocess.PIPE,
-    )
-    _, told = await asyncio.wait_for(process.communicate(), DEADLINE)
-    assert 3 == process.returncode
-    assert b"as max_resnapshots_per_day allows" in told
+    code, told = await deployment.ended()
+    assert 3 == code
+    assert "as max_resnapshots_per_day allows" in told
 
 
 async def test_ignored_signals(deployment):
@@ -102,13 +96,7 @@ async def test_ignored_signals(deployment):
 async def test_check_connects_to_nothing(deployment):
     """A file in order is said to be so, and neither slot nor folder has been made."""
     (deployment.folder / "aiorepl.toml").write_text(FILE + JOURNAL)
-    process = await deployment.fork_server.start(
-        *COMMAND,
-        "--check",
-        cwd=deployment.folder,
-        env={"SECRETS": str(deployment.folder), "SLOT": deployment.slot},
-        stdout=asyncio.subprocess.PIPE,
-    )
+    process = await deployment.start("--check", stdout=asyncio.subprocess.PIPE)
     told, _ = await process.communicate()
 
     assert (0, b"aiorepl.toml is valid\n") == (process.returncode, told)

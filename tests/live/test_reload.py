@@ -106,7 +106,7 @@ async def test_changes_under_load(published, target, tmp_path):
 @pytest.mark.parametrize("server", [13, 18], indirect=True)
 @pytest.mark.parametrize("step", ["stop_sink", "put_sink", "remove_sink", "_register", "_open", "start_sink"])
 async def test_a_kill_after_a_step(published, target, tmp_path, step):
-    """The next start with the new sinks has every row in each of them, once in the one that keeps its position."""
+    """After the next start, each new sink has every row. The sink that keeps its position has each row once."""
     await published.execute("INSERT INTO items SELECT i FROM generate_series(1, 500) i")
 
     async def run(step: str) -> tuple[int | None, str]:

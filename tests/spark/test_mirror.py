@@ -400,7 +400,7 @@ def test_columns_without_nulls(spark, target, monkeypatch, most) -> None:
 
 
 def test_shared_staging(spark, target, tmp_path, monkeypatch) -> None:
-    """Two queries share a staging folder, which also has other files: each query deletes its own files only."""
+    """Each of two queries with one staging folder deletes its own files only. Other files in the folder stay."""
     from aiorepl.spark.mirroring import staged_rows
 
     staging, other = tmp_path / "staging", f"{target}_other"

@@ -213,7 +213,7 @@ def test_routes_of_late_times(kind) -> None:
 
 
 def test_folders_of_queries() -> None:
-    """Mirrors with one staging folder have folders of their own, which a restart finds again."""
+    """Each mirror has its own folder in a shared staging folder, and a restart finds it again."""
 
     def folder(checkpoint: str, target: str, staging: str | ObjectStore) -> str:
         mirror = Mirror("journal", ["*.*"], target, checkpoint=checkpoint, staging=staging)

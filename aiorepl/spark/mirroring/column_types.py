@@ -141,7 +141,7 @@ def converted(values: Any, kind: pa.DataType, *, null: bool) -> Any:
     if values.type == kind:
         return values
     if pa.types.is_floating(values.type) and pa.types.is_floating(kind):
-        # Not from the text, which is shorter than the number.
+        # The text of a float has fewer digits than the number.
         return values.cast(kind)
     if pa.types.is_list(kind):
         return relisted(values, converted(pc.list_flatten(values), kind.value_type, null=null), kind)

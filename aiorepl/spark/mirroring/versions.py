@@ -141,7 +141,7 @@ class Common:
         unfit = batch.column(UNREPRESENTABLE.name)
         if not null and unfit.null_count < batch.num_rows:
             names = {name for row in unfit.drop_null().to_pylist() for name, _ in row}
-            # Columns with a type of the option are converted from these texts, which their types may represent.
+            # The type that ``types`` chooses may represent a value that the journal's type cannot. It is converted from the value's text.
             for there in self.names_in(version, filter(self._of_text, self._chosen)):
                 names -= {there, f"{BEFORE}.{there}"}
             if names:
