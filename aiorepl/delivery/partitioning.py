@@ -14,6 +14,7 @@ ordered as a whole.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -24,10 +25,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.sink import Batch, RoutingKey
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
-from aiorepl.transactions.publication_changes import PublicationChange
-from aiorepl.transactions.resync import Resync
-from aiorepl.transactions.rows import Layout, Raw
-from aiorepl.transactions.schema_changes import SchemaChange
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.slices import Slice
 from aiorepl.values.registry import Types
 from aiorepl.values.types import DOMAIN, ENUM
@@ -78,9 +76,7 @@ def stages(batch: Batch, concurrency: int, ordering_keys: KeyFunction) -> Iterat
     stage = _Stage()
     for index, part in enumerate(batch.slices):
         for change in part.changes:
-            beside_rows = isinstance(change, (SchemaChange, PublicationChange, Resync))
-            keys = None if beside_rows else ordering_keys(change)
-            if keys is not None:
+            if (keys := ordering_keys(change)) is not None:
                 stage.add(index, change, keys)
                 continue
             yield from stage.parts(rows, concurrency)
@@ -115,15 +111,12 @@ class _Stage:
         """Return the stage's parts as the only item; nothing for an empty stage."""
         if not self._changes:
             return
-        sizes: dict[Hashable, int] = {}
-        for _, _, key in self._changes:
-            root = self._find(key)
-            sizes[root] = sizes.get(root, 0) + 1
+        sizes = Counter(self._find(key) for _, _, key in self._changes)
         loads = [0] * min(concurrency, len(sizes))
         part_of: dict[Hashable, int] = {}
-        for root in sorted(sizes, key=sizes.__getitem__, reverse=True):
+        for root, size in sizes.most_common():
             smallest = part_of[root] = loads.index(min(loads))
-            loads[smallest] += sizes[root]
+            loads[smallest] += size
         parts: list[dict[int, list[Change]]] = [{} for _ in loads]
         for index, change, key in self._changes:
             parts[part_of[self._find(key)]].setdefault(index, []).append(change)
@@ -169,6 +162,8 @@ class _ByRoutingKey:
         self._described: set[int] = set()
 
     def ordering_keys(self, change: Change) -> OrderingKeys:
+        if not isinstance(change, (RowChange, Truncate, Message)):
+            return None
         if isinstance(change, RowChange) and (relation := change.layout.relation) not in self._relations:
             self._relations.add(relation)
             if relation.oid in self._described:
@@ -207,7 +202,7 @@ def _is_bytewise(column: Column, types: Types) -> bool:
         oid = info.element
     if oid == _BPCHAR:
         # Equal values have equal bytes if the type has a length, because they are padded to it.
-        return column.type_modifier >= 0
+        return column.type_modifier != -1
     return oid in _BYTEWISE or (info is not None and info.kind == ENUM)
 
 
@@ -233,16 +228,13 @@ class _ByKey:
         roots, indexes = self._roots, self._indexes
         if not indexes:
             return roots
-        new, old = change.raw_new, change.raw_old
         # An INSERT, and an UPDATE that keeps the key, have only the new row.
-        first = _values(new if old is None else old, indexes)
-        second = first if new is None or old is None else _values(new, indexes)
-        if UNCHANGED in first or UNCHANGED in second:
+        rows = change.raw_old, change.raw_new
+        keys = {tuple([row[index] for index in indexes]) for row in rows if row is not None}
+        if any(UNCHANGED in key for key in keys):
             # The key was not sent (unchanged TOAST), so the change could be of any row.
             return None
-        if first == second:
-            return tuple([(root, first) for root in roots])
-        return tuple([(root, key) for root in roots for key in (first, second)])
+        return tuple([(root, key) for root in roots for key in keys])
 
     def _begins_stage(self, layout: Layout) -> bool:
         """Switch to another description. Return whether its keys cannot be compared with the keys of the current stage."""
@@ -262,8 +254,3 @@ class _ByKey:
             self._identities[root] = key.identity
         before, self._unknown = self._unknown, unknown
         return begins or before is not unknown
-
-
-def _values(columns: list[Raw] | None, indexes: tuple[int, ...]) -> tuple[Raw, ...]:
-    assert columns is not None  # a change has a new row, or an old one, or both
-    return tuple([columns[index] for index in indexes])

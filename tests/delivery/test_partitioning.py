@@ -12,11 +12,15 @@ from hypothesis import strategies as st
 
 from aiorepl import Batch, ConfigurationError, Delivery, PermanentError, Routing, Sink
 from aiorepl.delivery.partitioning import order, stages
+from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.source.catalog.tables import CatalogTable, TableCatalog
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.publication_changes import Difference, PublicationChange
+from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.rows import Layout
+from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
 
@@ -104,8 +108,9 @@ def test_the_end_of_a_chunk_comes_last():
     assert 4 == len(rows)
     assert all(part.end_lsn is None for part in rows)
     assert [stream.lsn] == [part.end_lsn for part in ends]
-    assert [0] == [len(part) for part in ends]
-    assert [False] == [piece.first for part in ends for piece in part.slices]
+    assert [(False, (), 0)] == [
+        (piece.first, piece.changes, piece.size) for part in ends for piece in part.slices
+    ]
 
 
 def test_a_chunk_without_rows():
@@ -127,7 +132,39 @@ def test_a_part_of_a_chunk_does_not_end_it():
     rows, ends = stages(Batch(tuple(parts)), 2, order("key", None)(TableCatalog()))
 
     assert [[0, 2, 4], [1, 3, 5]] == [[change.ordinal for change in part.changes] for part in rows]
-    assert [0] == [len(part) for part in ends]
+    assert [(0, False)] == [(len(part), piece.first) for part in ends for piece in part.slices]
+
+    parts[-1] = replace(parts[-1], changes=())
+    _, ends = stages(Batch(tuple(parts)), 2, order("key", None)(TableCatalog()))
+    assert [False] == [piece.first for part in ends for piece in part.slices]
+
+
+def test_parts_have_the_begin_and_end_of_their_transaction():
+    """Only for a chunk of a snapshot, the end is a part of its own."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    end = stream.transaction(table.insert("1"), table.insert("2"))
+    (stage,) = stages(Batch(tuple(stream.slices())), 2, order("key", None)(TableCatalog()))
+    assert [(True, True, end)] * 2 == [
+        (piece.first, piece.last, piece.end_lsn) for part in stage for piece in part.slices
+    ]
+
+
+def test_parts_have_about_the_same_number_of_changes():
+    """The row with the most changes is placed first."""
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    stream.transaction(*map(table.insert, "abcc"))
+    (stage,) = stages(Batch(tuple(stream.slices())), 2, order("key", None)(TableCatalog()))
+    assert [2, 2] == [len(part) for part in stage]
+
+
+def test_tables_that_alternate():
+    """Rows of two tables that come by turns are one stage."""
+    stream = Stream()
+    one, two = (stream.table(name, column("id", 23, key=True)) for name in ("one", "two"))
+    stream.transaction(one.insert("1"), two.insert("1"), one.insert("2"), two.insert("2"))
+    assert [4] == list(map(len, written(Batch(tuple(stream.slices())))))
 
 
 @pytest.mark.parametrize("by", ["key", "table"])
@@ -155,12 +192,20 @@ def test_what_does_not_wait_for_other_rows(by):
 
 
 @pytest.mark.parametrize(
-    "type_oid", [16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1560, 1562, 2950]
+    ("type_oid", "modifier"),
+    [
+        *(
+            (oid, -1)
+            for oid in (16, 17, 18, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 1560, 1562)
+        ),
+        (2950, -1),
+        (1042, 5),
+    ],
 )
-def test_keys_that_are_compared_as_bytes(type_oid):
+def test_keys_that_are_compared_as_bytes(type_oid, modifier):
     """Rows with different keys of these types are written at once."""
     stream = Stream()
-    table = stream.table("t", column("id", type_oid, key=True))
+    table = stream.table("t", column("id", type_oid, key=True, type_modifier=modifier))
     stream.transaction(table.insert("1"), table.insert("0"))
     (stage,) = stages(Batch(tuple(stream.slices())), 4, order("key", None)(TableCatalog()))
     assert 2 == len(stage)
@@ -176,10 +221,35 @@ def test_a_routing_key_decides_when_asked():
     assert [[0, 2, 4], [1, 3, 5]] == sorted([change.ordinal for change in part.changes] for part in stage)
 
 
+@pytest.mark.parametrize("by", ["key", "table", "routing_key"])
+def test_changes_that_are_no_rows(by):
+    """A routing key is asked for truncates and messages, too. Everything else waits for all that came before."""
+    stream = Stream()
+    table = stream.table("t", ID)
+    stream.transaction(table.insert("1"), table.truncate(), table.insert("1"))
+    stream.message("m")
+    slices = stream.slices()
+    row = slices[0].changes[0]
+    others = (
+        SchemaChange(None, 0, row.layout, None),
+        Resync(stream.lsn),
+        PublicationChange(Difference("table_added", 1, "public", "t"), stream.lsn, 0),
+    )
+    slices.append(replace(slices[0], changes=[*others, row]))
+    keys = order(by, lambda change: (change.kind,))(TableCatalog())
+    found = [
+        [[change.kind for change in part.changes] for part in stage]
+        for stage in stages(Batch(tuple(slices)), 4, keys)
+    ]
+    assert [[["schema"]], [["resync"]], [["publication"]], [["insert"]]] == found[-4:]
+    if by == "routing_key":
+        assert [[["insert", "insert"], ["truncate"], ["message"]]] == found[:-4]
+
+
 @pytest.mark.parametrize(
     ("type_oid", "texts"),
-    [(1700, ("1.0", "1.00")), (1042, ("a", "a ")), (701, ("0", "-0"))],
-    ids=["numeric", "bpchar", "float8"],
+    [(1700, ("1.0", "1.00")), (1042, ("a", "a ")), (701, ("0", "-0")), (90001, ("a", "A"))],
+    ids=["numeric", "bpchar", "float8", "unknown"],
 )
 def test_equal_keys_with_different_bytes(type_oid, texts):
     """Changes of such a key stay in order: the whole table is ordered."""
@@ -198,6 +268,18 @@ def test_a_key_with_one_column_that_is_not_compared_as_bytes():
     stream.transaction(table.insert("1", "1.0"), table.delete("1", "1.00"), table.insert("2", "1"))
     (stage,) = stages(Batch(tuple(stream.slices())), 4, order("key", None)(TableCatalog()))
     assert [[0, 1, 2]] == [[change.ordinal for change in part.changes] for part in stage]
+
+
+def test_an_update_that_lacks_its_key():
+    """A key that is stored out of line and did not change is not sent, so the update waits for all others."""
+    stream = Stream()
+    table = stream.table("t", column("id", 25, key=True), column("note"))
+    stream.transaction(table.insert("a", "x"), table.update(UNCHANGED, "y"), table.insert("b", "x"))
+    batch = Batch(tuple(stream.slices()))
+    assert [[[0]], [[1]], [[2]]] == [
+        [[change.ordinal for change in part.changes] for part in stage]
+        for stage in stages(batch, 4, order("key", None)(TableCatalog()))
+    ]
 
 
 def test_keys_of_enums_and_domains_are_compared():
@@ -312,8 +394,34 @@ def test_a_partition_with_another_replica_identity(partitions):
         *(one.update(str(number), "0", str(number)) for number in (2, 3, 4, 1)),
         one.delete("1", None, "1"),
         two.insert("0", "1", "1"),
+        two.update("0", "1", "1"),
         one.update("1", "0", "1"),
     )
+    assert in_order(Batch(tuple(stream.slices())), 1, catalog)
+
+
+def test_key_columns_in_another_order():
+    """A row that moves to a partition whose key columns have another order keeps its key."""
+    stream = Stream()
+    a, b, row = column("a", 23, key=True), column("b", 23, key=True), column("r", 23)
+    one, two = stream.table("one", a, b, row), stream.table("two", b, a, row)
+    catalog = TableCatalog(CatalogTable(each.oid, "public", each.name, parents=(1,)) for each in (one, two))
+    stream.transaction(
+        *(one.insert(str(number), "2", "0") for number in range(4)),
+        one.insert("1", "2", "1"),
+        two.insert("2", "1", "1"),
+    )
+    batch = Batch(tuple(stream.slices()))
+    assert in_order(batch, 1, catalog)
+    assert 1 == len(written(batch, catalog))
+
+
+def test_two_tables_that_nobody_knows_any_more(partitions):
+    """Both may have been partitions of one table, so a row may have moved from one to the other."""
+    stream, one, two, _ = partitions
+    catalog = TableCatalog()
+    catalog.add([], [one.oid, two.oid])
+    stream.transaction(one.insert("1", "0", "1"), one.delete("1", None, "1"), two.insert("0", "1", "1"))
     assert in_order(Batch(tuple(stream.slices())), 1, catalog)
 
 
