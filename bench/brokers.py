@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from counterparts import SERVERS, Job, Target, process
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 
 STARTS_WITHIN = 60
 TOPIC = "public.rows"

@@ -21,7 +21,7 @@ from measuring import Bench
 from workloads import Workload
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 from aiorepl.testing import EmbeddedServer
 
 HERE = Path(__file__).parent

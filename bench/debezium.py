@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 
 HERE = Path(__file__).parent
 FOLDER = Path(sys.prefix) / "debezium"

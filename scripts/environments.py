@@ -18,7 +18,7 @@ from typing import Any
 
 import asyncpg
 
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 
 ROWS = 200
 SECONDS = 240

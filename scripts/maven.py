@@ -22,7 +22,7 @@ from xml.sax.saxutils import quoteattr
 from fetching import CannotBeHad, environment
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 
 CENTRAL = "https://repo1.maven.org/maven2/"
 SECONDS = 300

@@ -22,7 +22,7 @@ from maven import complete, put_in_place
 from serving import free_port, running, serve
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 
 # Later ones are no better for this, and twice as large.
 PINS = {

@@ -141,7 +141,7 @@ def _session(settings: Mapping[str, Any], name: str, lake: IcebergLake | None) -
         lake.require_packages()
     # spark-submit starts Java first, with the settings of the command.
     if "master" in settings or "conf" in settings or "PYSPARK_GATEWAY_PORT" in os.environ:
-        from aiorepl.spark.session.cluster import cluster_session
+        from aiorepl.spark.session.sessions import cluster_session
 
         return cluster_session(name, settings.get("master"), settings.get("conf"))
     from aiorepl.spark import local_session

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aiorepl.spark.mirroring.mirrored import MirroredTables
     from aiorepl.spark.reading.changes import changes
     from aiorepl.spark.reading.listener import QueryListener
-    from aiorepl.spark.session.local import local_session, register
+    from aiorepl.spark.session.sessions import local_session, register
     from aiorepl.spark.snapshot.snapshot import Snapshot
     from aiorepl.spark.verifying.verify import verify
 
@@ -47,8 +47,8 @@ _HOME_OF = {
     "mirror": "aiorepl.spark.mirroring.mirror",
     "apply_changes": "aiorepl.spark.mirroring.apply_changes",
     "changes": "aiorepl.spark.reading.changes",
-    "local_session": "aiorepl.spark.session.local",
-    "register": "aiorepl.spark.session.local",
+    "local_session": "aiorepl.spark.session.sessions",
+    "register": "aiorepl.spark.session.sessions",
     "QueryListener": "aiorepl.spark.reading.listener",
     "Snapshot": "aiorepl.spark.snapshot.snapshot",
     "verify": "aiorepl.spark.verifying.verify",

@@ -26,7 +26,7 @@ from stall_timeout import stall_timeout
 
 from aiorepl.cancellation import UnexpectedCancellation, detect_unexpected_cancellation
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 from tests.sinks.conftest import write_certificates
 from tests.sinks.kafka.conftest import JARS
 from tests.sinks.kafka.conftest import Broker as Server

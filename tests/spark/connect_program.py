@@ -11,7 +11,7 @@ from pyspark.pipelines import cli
 from pyspark.sql import SparkSession
 
 from aiorepl.spark import apply_changes, changes
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 
 journal, folder, pipeline = sys.argv[1:]
 os.chdir(folder)  # the server's warehouse

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 from aiorepl.testing.messages import column
 
 pytestmark = [

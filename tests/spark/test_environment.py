@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from aiorepl.spark.session import environment
-from aiorepl.spark.session.environment import own_environment
+from aiorepl.spark.session import sessions
+from aiorepl.spark.session.sessions import own_environment
 
-OTHERS = dict.fromkeys(environment._OTHERS, "/nowhere")
+OTHERS = dict.fromkeys(sessions._OTHERS, "/nowhere")
 PROGRAM = """
 import sys
 import aiorepl
@@ -58,7 +58,7 @@ def test_the_variables_come_back(monkeypatch) -> None:
         monkeypatch.setenv(name, "/nowhere")
     monkeypatch.delenv("SPARK_REMOTE")
     monkeypatch.delenv("LC_ALL", raising=False)
-    monkeypatch.setattr(environment.locale, "getencoding", lambda: "ANSI_X3.4-1968")
+    monkeypatch.setattr(sessions.locale, "getencoding", lambda: "ANSI_X3.4-1968")
     before = dict(os.environ)
 
     with pytest.raises(InterruptedError), own_environment():
@@ -77,7 +77,7 @@ def test_a_spark_that_this_process_uses(monkeypatch, tmp_path, submitted) -> Non
     if submitted:
         monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     else:
-        monkeypatch.setattr(environment.pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+        monkeypatch.setattr(sessions.pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
 
     with own_environment():
         assert OTHERS.items() <= os.environ.items()

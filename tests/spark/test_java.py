@@ -15,8 +15,8 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.session import cluster, java, local
-from aiorepl.spark.session.java import ensure_java, java_version
+from aiorepl.spark.session import programs, sessions
+from aiorepl.spark.session.programs import ensure_java, java_version
 
 OLD, NEW, NEWEST = "1.8.0_392", "17.0.15", "25"
 
@@ -147,7 +147,7 @@ def test_wheel_without_a_folder_of_our_own(machine, monkeypatch, writable):
 
 def test_nothing_at_all(machine, monkeypatch):
     """Without any Java one line says what was found, what is needed and what to do."""
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setattr(programs, "find_spec", lambda name: None)
     install(machine / "path", OLD)
 
     with pytest.raises(ConfigurationError) as raised:
@@ -166,7 +166,7 @@ def test_wrapper_drops_one_argument_and_keeps_the_rest(tmp_path):
     program.write_text('#!/bin/sh\nfor argument do printf "[%s]" "$argument"; done\n')
     program.chmod(0o755)
     wrapper = tmp_path / "wrapper"
-    wrapper.write_text(java.WRAPPER.format(java=java.shlex.quote(str(program))))
+    wrapper.write_text(programs.JAVA_WRAPPER.format(java=programs.shlex.quote(str(program))))
     wrapper.chmod(0o755)
 
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "", "a b", "--add-modules=other", "$HOME'\""]
@@ -176,7 +176,7 @@ def test_wrapper_drops_one_argument_and_keeps_the_rest(tmp_path):
 
 
 SESSION = """
-from aiorepl.spark.session.java import ensure_java
+from aiorepl.spark.session.programs import ensure_java
 home = ensure_java()
 from pyspark.sql import SparkSession
 session = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -230,8 +230,8 @@ def test_secrets_are_no_arguments_of_java(monkeypatch) -> None:
         started.update(conf.getAll())
         raise InterruptedError
 
-    monkeypatch.setattr(cluster, "ensure_java", Path)
-    monkeypatch.setattr(cluster, "launch_gateway", launch)
+    monkeypatch.setattr(sessions, "ensure_java", Path)
+    monkeypatch.setattr(sessions, "launch_gateway", launch)
     monkeypatch.setattr(SparkContext, "_gateway", None)
     monkeypatch.setenv("PYSPARK_PYTHON", "python")
     conf = {
@@ -240,12 +240,12 @@ def test_secrets_are_no_arguments_of_java(monkeypatch) -> None:
         "spark.executor.memory": "1g",
     }
     with pytest.raises(InterruptedError):
-        cluster.cluster_session("name", "local[1]", conf)
+        sessions.cluster_session("name", "local[1]", conf)
     assert started["spark.executor.memory"] == "1g"
     assert "planted" not in started.values()
 
 
-@pytest.mark.parametrize("start", [local.local_session, partial(cluster.cluster_session, "test")])
+@pytest.mark.parametrize("start", [sessions.local_session, partial(sessions.cluster_session, "test")])
 def test_a_user_without_a_name(start, monkeypatch):
     """The error names what is missing, because Hadoop's login fails in Java."""
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorepl.spark.session import python
+from aiorepl.spark.session import programs
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_the_wrapper_drops_the_archives_of_spark_alone(tmp_path, given, left):
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$PYTHONPATH" "$@"\n')
     program.chmod(0o755)
     wrapper = tmp_path / "wrapper"
-    wrapper.write_text(python.WRAPPER.format(python=shlex.quote(str(program))))
+    wrapper.write_text(programs.PYTHON_WRAPPER.format(python=shlex.quote(str(program))))
     wrapper.chmod(0o755)
 
     environment = {**os.environ, "PYTHONPATH": given}
@@ -41,17 +41,17 @@ def test_the_wrapper_drops_the_archives_of_spark_alone(tmp_path, given, left):
 def test_an_installed_pyspark_is_used(monkeypatch):
     """The worker's pyspark is the installed one, and its sys.path is the driver's."""
     monkeypatch.delenv("SPARK_HOME", raising=False)
-    program = python.worker_python()
+    program = programs.worker_python()
     assert program != sys.executable
     say = "import sys, pyspark; print(sys.executable, pyspark.__file__, sep='\\n')"
     said = subprocess.run([program, "-c", say], capture_output=True, text=True, check=True).stdout.split("\n")
-    assert [sys.executable, python.pyspark.__file__] == said[:2]
+    assert [sys.executable, programs.pyspark.__file__] == said[:2]
 
 
 def test_a_spark_of_its_own(monkeypatch, tmp_path):
     """If Spark or pyspark is installed elsewhere, its archives stay."""
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-    assert sys.executable == python.worker_python()
+    assert sys.executable == programs.worker_python()
     monkeypatch.delenv("SPARK_HOME")
-    monkeypatch.setattr(python.pyspark, "__file__", str(Path(tmp_path, "pyspark", "__init__.py")))
-    assert sys.executable == python.worker_python()
+    monkeypatch.setattr(programs.pyspark, "__file__", str(Path(tmp_path, "pyspark", "__init__.py")))
+    assert sys.executable == programs.worker_python()

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from aiorepl.spark.mirroring.ranges import Ranges
 from aiorepl.spark.mirroring.routes import Routes
-from aiorepl.spark.session.identifiers import quoted
+from aiorepl.spark.reading.schema import quoted
 
 _ROUTE, _FIRST, _COUNT = "_aiorepl_route", "_aiorepl_first_range", "_aiorepl_ranges"
 COLUMNS: Final = pa.schema(

@@ -37,7 +37,7 @@ from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import Planner, require_kept
 from aiorepl.spark.reading.schema import GENERIC
 from aiorepl.spark.reading.stream_reader import StreamReader
-from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.spark.session.programs import spare_modules
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.table_name import TableName

@@ -15,7 +15,7 @@ from aiorepl.spark.reading.filters import Pushed, pushed
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema_changes import Inferred
-from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.spark.session.programs import spare_modules
 
 
 class BatchReader(DataSourceReader):

@@ -31,8 +31,7 @@ from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
-from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow
-from aiorepl.spark.session.identifiers import quoted
+from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow, quoted
 from aiorepl.storage.objects.location import ObjectStore
 
 _MAP: Final = MapType(StringType(), StringType())

@@ -35,7 +35,7 @@ from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.schema import GENERIC, NUMBER, require_readable
 from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 from aiorepl.spark.reading.typed import Newest, Typed
-from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.spark.session.programs import spare_modules
 from aiorepl.table_name import TableName
 from aiorepl.values.types import TypeInfo
 

@@ -206,3 +206,8 @@ def _unreadable(kind: DataType) -> DataType | None:
     if isinstance(kind, StructType):
         return next(filter(None, (_unreadable(field.dataType) for field in kind.fields)), None)
     return None if isinstance(kind, _READABLE) else kind
+
+
+def quoted(name: str) -> str:
+    """Return a column's name between backticks. Spark needs them if the name has a dot or other special characters."""
+    return "`" + name.replace("`", "``") + "`"

@@ -48,7 +48,7 @@ from aiorepl.spark.reading.schema import GENERIC, described_schema
 from aiorepl.spark.reading.schema_changes import Inferred
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.spark.reading.table_options import with_options, without_options
-from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.spark.session.programs import spare_modules
 
 NAME: Final = "aiorepl"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aiorepl.snapshot.chunks import Range
-from aiorepl.spark.session.garbage import spare_modules
+from aiorepl.spark.session.programs import spare_modules
 from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
 from aiorepl.spark.snapshot.reader import SnapshotTable
 

@@ -1,13 +1,18 @@
-"""Starts a local Spark session, and registers the data source in any session."""
+"""Starts a local Spark session, or a session of a cluster, and registers the data source in any session."""
 
 from __future__ import annotations
 
+import locale
 import logging
 import os
+import re
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Final
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -16,9 +21,7 @@ from aiorepl.account import require_account
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.reading.source import FilteringDataSource
-from aiorepl.spark.session.environment import own_environment
-from aiorepl.spark.session.java import ensure_java
-from aiorepl.spark.session.python import worker_python
+from aiorepl.spark.session.programs import ensure_java, worker_python
 
 _LOG4J2: Final = Path(__file__).with_name("log4j2.properties")
 _PUSH_FILTERS: Final = "spark.sql.python.filterPushdown.enabled"
@@ -124,3 +127,75 @@ def _gateway(conf: SparkConf, log: str | os.PathLike[str] | None) -> Any:
 def _private(path: str | os.PathLike[str]) -> IO[bytes]:
     """Open a file for appending; a new one is private, because Spark's messages may quote values."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
+
+
+# Variables that name another Spark or configure every Spark of the machine: programs, defaults, classpath, file system, or a
+# server of Spark Connect instead of a session in this process.
+_OTHERS: Final = (
+    "SPARK_HOME",
+    "SPARK_CONF_DIR",
+    "SPARK_DIST_CLASSPATH",
+    "HADOOP_CONF_DIR",
+    "YARN_CONF_DIR",
+    "SPARK_REMOTE",
+    "SPARK_API_MODE",
+)
+
+
+@contextmanager
+def own_environment() -> Iterator[None]:
+    """Hide the variables of other Sparks while this process starts an installed pyspark, and give Java a UTF-8 locale.
+
+    Without such a locale, Java cannot open files whose names are not ASCII. Does nothing if the Spark is not an installed
+    package: if pyspark is part of ``SPARK_HOME``, or ``spark-submit`` has started Java.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ or not (Path(pyspark.__file__).parent / "jars").is_dir():
+        yield
+        return
+    before = {name: os.environ.get(name) for name in (*_OTHERS, "LC_ALL")}
+    for name in _OTHERS:
+        os.environ.pop(name, None)
+    if locale.getencoding().upper() != "UTF-8":
+        os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+# The default of spark.redaction.regex: Spark's own rule for the names of secret settings.
+_SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
+
+
+def cluster_session(
+    name: str, master: str | None = None, conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Start a session in UTC, or return the active one.
+
+    :param name: the application's name.
+    :param master: the cluster's URL; ``None``: as ``spark-submit`` has set it.
+    :param conf: Spark's settings.
+    :raises ConfigurationError: there is no Java, or this process's user has no name.
+    """
+    require_account("Spark's Java")
+    ensure_java()
+    settings = {"spark.app.name": name, "spark.sql.session.timeZone": "UTC"}
+    if master is not None:
+        settings["spark.master"] = master
+        if master.startswith("local"):
+            # Workers on this machine must use this Python, unless the user has chosen another one.
+            os.environ.setdefault("PYSPARK_PYTHON", worker_python())
+    settings |= conf or {}
+    if SparkContext._gateway is None:
+        # Without secrets: PySpark passes these settings as arguments of Java, which other users can see.
+        shown = [(key, value) for key, value in settings.items() if not _SECRET.search(key)]
+        launched = SparkConf().setAll(shown)
+        SparkContext._ensure_initialized(gateway=launch_gateway(launched), conf=launched)  # type: ignore[no-untyped-call]
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
