@@ -9,8 +9,8 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.verification import problems
 from aiorepl.lsn import LSN
 from aiorepl.sink import Batch
-from aiorepl.spark.reading.block_reader import BlockReader
 from aiorepl.spark.reading.blocks import latest, plan
+from aiorepl.spark.reading.generic import changes
 from aiorepl.table_name import TableName
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
@@ -91,11 +91,10 @@ def rows(reader: JournalReader, table: TableName | None, start: BlockPosition, e
     found = []
     for spans in plan(reader, reader.chain(), table, 500, start, end):
         for span in spans:
-            index = reader.index(span.segment)
-            for number in span.blocks:
-                wanted = (lambda relation: True) if table is None else table.is_of
-                block = BlockReader(reader, span.segment, index.blocks[number], wanted, span.after)
-                found += [(header.commit_lsn, ordinal) for header, ordinal, *_ in block.rows()]
+            for header, ordinal, message in changes(reader, span):
+                relation = getattr(message, "relation", None)
+                if table is None or relation is None or table.is_of(relation):
+                    found.append((header.commit_lsn, ordinal))
     return found
 
 

@@ -21,7 +21,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import changes
-from aiorepl.spark.reading import compacted_plan
+from aiorepl.spark.reading import compacted
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import FilesPartition
 from aiorepl.spark.reading.schema import META
@@ -90,7 +90,7 @@ def read(
 @pytest.fixture
 def far(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every query is far enough behind to read the history."""
-    monkeypatch.setattr(compacted_plan, "_NEAR_BYTES", 0)
+    monkeypatch.setattr(compacted, "_NEAR_BYTES", 0)
 
 
 def test_history_and_segments_agree(evolved, far) -> None:

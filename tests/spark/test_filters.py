@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from aiorepl.formats.arrow.types import META
 from aiorepl.lsn import LSN
-from aiorepl.spark.reading.filters import pushed
+from aiorepl.spark.reading.batch_reader import pushed
 from aiorepl.spark.reading.source import FilteringDataSource
 from aiorepl.testing.messages import column
 

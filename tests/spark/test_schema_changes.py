@@ -12,7 +12,7 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 
 from aiorepl import ConfigurationError, SchemaChanged
 from aiorepl.pgoutput.relations import Attribute
-from aiorepl.spark.reading.schema_changes import ColumnShape, differences
+from aiorepl.spark.reading.described import ColumnShape, differences
 from aiorepl.spark.reading.source import AioreplDataSource
 from aiorepl.spark.reading.stream_reader import StreamReader
 from aiorepl.testing.messages import column

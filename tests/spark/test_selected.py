@@ -19,7 +19,7 @@ from aiorepl import ConfigurationError
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark import apply_changes, changes
-from aiorepl.spark.reading import compacted_plan
+from aiorepl.spark.reading import compacted
 from aiorepl.spark.reading.selected import parse
 from aiorepl.spark.reading.source import AioreplDataSource
 from aiorepl.testing.messages import column
@@ -90,7 +90,7 @@ def shown(frame: Any) -> str:
 def test_a_query(spark, people, place, monkeypatch) -> None:
     """Rows of segments and of the history have the masks of a sink. The plan has neither the key nor a value."""
     if place != "segments":
-        monkeypatch.setattr(compacted_plan, "_NEAR_BYTES", 0)
+        monkeypatch.setattr(compacted, "_NEAR_BYTES", 0)
         compact(people)
     if place == "both":
         people.stream.transaction(people.table.insert("3", "planted-c@d", None, "1", None))

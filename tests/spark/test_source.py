@@ -13,8 +13,8 @@ from aiorepl import ConfigurationError
 from aiorepl.journal import Cursors, prune
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.spark.reading.options import with_options, without_options
 from aiorepl.spark.reading.schema import GENERIC
-from aiorepl.spark.reading.table_options import with_options, without_options
 from aiorepl.testing.messages import Binary, column
 from aiorepl.values.types import ARRAY, DOMAIN, ENUM, TypeInfo
 

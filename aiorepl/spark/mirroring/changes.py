@@ -14,7 +14,7 @@ from aiorepl.spark.mirroring.reduction import is_after
 from aiorepl.spark.mirroring.selected import hidden_file
 from aiorepl.spark.mirroring.staging import StagedFile, changes
 from aiorepl.spark.mirroring.versions import Common
-from aiorepl.spark.reading.moved_keys import split_moves
+from aiorepl.spark.reading.columns import split_moves
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
 from aiorepl.transforms.selection import Selection

@@ -13,7 +13,7 @@ from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.staging import StagedFile
-from aiorepl.spark.reading.compacted_plan import reaches
+from aiorepl.spark.reading.compacted import reaches
 from aiorepl.storage.opening import Location
 from aiorepl.table_name import TableName
 

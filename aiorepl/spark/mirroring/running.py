@@ -30,7 +30,7 @@ from aiorepl.retry import Backoff, RetryPolicy
 from aiorepl.spark.mirroring.causes import JavaEnded, java_ended, known_cause
 from aiorepl.spark.mirroring.mirror import Batches, Mirror
 from aiorepl.spark.mirroring.statistics import MirrorState, MirrorStatistics, counted, tables_of
-from aiorepl.spark.reading.lag import BYTES, lag
+from aiorepl.spark.reading.metrics import BYTES, lag
 
 _log = logger("aiorepl.spark")
 

@@ -31,7 +31,7 @@ from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile, stage
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
-from aiorepl.spark.reading.compacted_plan import latest_compacted
+from aiorepl.spark.reading.compacted import latest_compacted
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import Planner, require_kept

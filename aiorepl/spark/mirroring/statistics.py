@@ -9,7 +9,7 @@ from typing import Literal
 from aiorepl.journal.chain import Chain
 from aiorepl.lsn import LSN
 from aiorepl.spark.mirroring.state import SavedState
-from aiorepl.spark.reading.lag import BYTES, MILLISECONDS, lag
+from aiorepl.spark.reading.metrics import BYTES, MILLISECONDS, lag
 
 MirrorState = Literal["starting", "running", "retrying", "stopped"]
 

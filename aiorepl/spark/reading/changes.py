@@ -21,14 +21,15 @@ from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.types import UNREPRESENTABLE
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile, HistoryFiles
 from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.spark.reading.columns import GONE
-from aiorepl.spark.reading.compacted_plan import covering
+from aiorepl.spark.reading.compacted import covering
 from aiorepl.spark.reading.described import describe
-from aiorepl.spark.reading.file_columns import UNREPRESENTABLE, FileColumns
+from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow, quoted
@@ -225,7 +226,7 @@ def _scan(
     own = [
         StructField(columns.field(name).name, of_arrow(columns.field(name).type)) for name in columns.indexes
     ]
-    schema = StructType([*own, *META.fields]).add(UNREPRESENTABLE, _MAP)
+    schema = StructType([*own, *META.fields]).add(UNREPRESENTABLE.name, _MAP)
     try:
         frame = spark.read.schema(schema).options(**_OPTIONS)
         read = frame.parquet(*(f"{_hadoop(url)}/{file.path}" for file in files)).where(within)
@@ -236,8 +237,8 @@ def _scan(
         raise
     if not null:
         names = [field.name for field in own]
-        fits = f.col(UNREPRESENTABLE).isNull() | ~f.exists(
-            f.map_keys(UNREPRESENTABLE), lambda name: name.isin(names)
+        fits = f.col(UNREPRESENTABLE.name).isNull() | ~f.exists(
+            f.map_keys(UNREPRESENTABLE.name), lambda name: name.isin(names)
         )
         refused = f.raise_error(
             f.lit(

@@ -14,19 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.errors import ConfigurationError
+from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.formats.arrow.columns import Convert
 from aiorepl.formats.arrow.hidden import Mask, masked_values, printable
 from aiorepl.formats.arrow.number_texts import number_texts
+from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
 from aiorepl.spark.lake.rows import relisted
-from aiorepl.spark.reading.columns import column, renamed, with_missing
-from aiorepl.spark.reading.moved_keys import BEFORE
+from aiorepl.spark.reading.columns import assembled, column, renamed
 from aiorepl.spark.reading.typed import Typed
 from aiorepl.values.registry import Types
 from aiorepl.values.types import TypeInfo
-
-UNREPRESENTABLE: Final = "_unrepresentable"
 
 _INTEGERS: Final = (pa.int16(), pa.int32(), pa.int64())
 
@@ -60,10 +59,10 @@ class FileColumns:
             for field, name in zip(self._fields, names, strict=True)
             if whole and name in typed.keys
         )
-        metadata = [name for name in typed.schema.names if name in _META]
+        metadata = [name for name in typed.schema.names if name in META.names]
         needed = ["_op", "_commit_lsn", "_ordinal", *metadata, *([BEFORE, "_unchanged"] if self.keys else [])]
         columns = [self._fields[index].name for index in self.indexes.values()]
-        self.read = list(dict.fromkeys([*columns, *self.keys, *needed, UNREPRESENTABLE]))
+        self.read = list(dict.fromkeys([*columns, *self.keys, *needed, UNREPRESENTABLE.name]))
 
     @property
     def wanted(self) -> pa.Schema:
@@ -103,27 +102,18 @@ class FileColumns:
 
         :raises DataError: a value does not fit into the wanted type.
         """
-        schema, missing = self._typed.schema, self._typed.newest.missing
-        arrays = []
-        for each in schema:
-            if each.name in self.indexes:
-                arrays.append(self._column(batch, each))
-            elif each.name in missing:
-                arrays.append(with_missing(missing[each.name], batch["_op"]))
-            elif each.name == "_unchanged":
-                arrays.append(renamed(batch["_unchanged"], self.renamed).cast(each.type))
-            elif each.name in _META:
-                arrays.append(batch[each.name].cast(each.type))
-            else:
-                arrays.append(pa.nulls(batch.num_rows, each.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        own = {name: self._column(batch, self.wanted.field(name)) for name in self.indexes}
+        metadata = {name: batch[name] for name in META.names if name in batch.schema.names}
+        if "_unchanged" in metadata:
+            metadata["_unchanged"] = renamed(metadata["_unchanged"], self.renamed)
+        return assembled(self.wanted, own, self.missing, metadata)
 
     def _column(self, batch: pa.RecordBatch, wanted: pa.Field) -> Any:
         index = self.indexes[wanted.name]
         found = batch[self._fields[index].name]
         mask = self.mask(wanted.name)
         if mask is not None:
-            return masked_values(found, batch[UNREPRESENTABLE], self._fields[index].name, mask)
+            return masked_values(found, batch[UNREPRESENTABLE.name], self._fields[index].name, mask)
         if found.type == wanted.type:
             converted = found
         elif casts(found.type, wanted.type):
@@ -133,7 +123,7 @@ class FileColumns:
         else:
             texts = found if pa.types.is_string(found.type) else number_texts(found)
             converted = self._of_texts(index, wanted.type, _bytes(texts.to_pylist()))
-        unfit = batch[UNREPRESENTABLE]
+        unfit = batch[UNREPRESENTABLE.name]
         if unfit.null_count == batch.num_rows:
             return converted
         name = self._fields[index].name
@@ -156,9 +146,6 @@ class FileColumns:
     def _converter(self, index: int, oid: int, wanted: pa.DataType) -> Convert:
         name = f"{self.relation}.{self.relation.columns[index].name}"
         return column(name, oid, self._types, wanted, null=self._typed.null)
-
-
-_META: Final = ("_op", "_commit_lsn", "_ordinal", "_xid", "_commit_ts", "_unchanged")
 
 
 def unconvertible(found: pa.DataType, wanted: pa.DataType) -> bool:

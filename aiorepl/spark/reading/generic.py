@@ -6,24 +6,31 @@ not send is missing from the map.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 
+from aiorepl.epoch import since_1970
+from aiorepl.errors import ProtocolError
 from aiorepl.formats.arrow.columns import text_array
 from aiorepl.formats.arrow.header import Header
 from aiorepl.formats.texts import Texts
-from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.index import Block
+from aiorepl.journal.reader import JournalReader, block_decoder
+from aiorepl.journal.segment_format import frames
 from aiorepl.pgoutput import messages as m
+from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.spark.reading.block_reader import BlockReader
 from aiorepl.spark.reading.blocks import Span
 from aiorepl.spark.reading.typed import BATCH_BYTES, BATCH_ROWS
 from aiorepl.transactions.rows import Raw
 from aiorepl.values.registry import Types
+
+Change = m.Insert | m.Update | m.Delete | m.Truncate | m.Message
 
 _OPS: Final = {m.Update: "update", m.Delete: "delete"}
 _MAPS: Final = ("key", "before", "after")
@@ -52,24 +59,20 @@ class Generic:
             index = reader.index(span.segment)
             types = Types(index.types)
             texts: dict[Relation, Texts] = {}
-            for number in span.blocks:
-                block = BlockReader(
-                    reader,
-                    span.segment,
-                    index.blocks[number],
-                    lambda relation: True,
-                    span.after,
-                    span.until,
-                )
-                for header, ordinal, relation, payload in block.rows():
-                    if relation is not None and relation not in texts:
+            for header, ordinal, message in changes(reader, span):
+                size += len(message.payload)
+                if isinstance(message, m.Insert | m.Update | m.Delete):
+                    relation = message.relation
+                    if relation not in texts:
                         texts[relation] = Texts(relation, types, binary=index.binary)
-                    printed = 0 if relation is None else texts[relation].printed
-                    rows += _rows(header, ordinal, block.decode(payload), texts)
-                    size += len(payload) + (0 if relation is None else texts[relation].printed - printed)
-                    if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
-                        yield self._batch(rows)
-                        rows, size = [], 0
+                    printed = texts[relation].printed
+                    rows.append(_row(header, ordinal, message, texts[relation]))
+                    size += texts[relation].printed - printed
+                else:
+                    rows += _others(header, ordinal, message)
+                if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield self._batch(rows)
+                    rows, size = [], 0
         if rows:
             yield self._batch(rows)
 
@@ -86,35 +89,74 @@ class Generic:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-def _rows(
-    header: Header, ordinal: int, message: m.AnyMessage, texts: dict[Relation, Texts]
-) -> Iterator[tuple[Any, ...]]:
+def changes(reader: JournalReader, span: Span) -> Iterator[tuple[Header, int, Change]]:
+    """Iterate over the rows, truncates and messages of a span, each with its transaction and ordinal.
+
+    The index has the transaction in whose middle a block starts, so blocks can be read in any order, on any machine.
+
+    :raises JournalError: a block's contents are invalid.
+    """
+    index = reader.index(span.segment)
+    for number in span.blocks:
+        block = index.blocks[number]
+        try:
+            for header, ordinal, message in _of_block(
+                block, block_decoder(index, block), reader.read(span.segment, block)
+            ):
+                # The least end LSN: a transaction ends after its commit LSN, a message between transactions at its own LSN.
+                least = header.commit_lsn + (header.xid is not None)
+                if least > span.after and (not span.until or least <= span.until):
+                    yield header, ordinal, message
+        except (ProtocolError, IndexError, struct.error) as error:
+            raise reader.damaged(span.segment, block, error) from None
+
+
+def _of_block(block: Block, decoder: Decoder, data: bytes) -> Iterator[tuple[Header, int, Change]]:
+    begun, ordinal = block.continuation, 0
+    header = Header(None, 0, None)
+    if begun is not None:
+        header = Header(begun.xid, begun.commit_lsn, since_1970(begun.commit_timestamp))
+        ordinal = begun.ordinal
+    for payload in frames(data):
+        message = decoder.decode(payload)
+        if isinstance(message, m.Begin):
+            header, ordinal = Header(message.xid, message.final_lsn, since_1970(message.commit_time)), 0
+        elif isinstance(message, m.Message) and not message.transactional:
+            yield Header(None, message.lsn, None), 0, message
+        elif isinstance(message, Change):
+            yield header, ordinal, message
+            ordinal += 1
+
+
+def _others(header: Header, ordinal: int, message: m.Truncate | m.Message) -> Iterator[tuple[Any, ...]]:
     position = (header.commit_lsn, ordinal, header.xid, header.time)
-    if isinstance(message, m.Truncate):
-        for relation in message.relations:
-            yield "truncate", relation.schema, relation.name, *position, None, None, None, (), None, None
-    elif isinstance(message, m.Message):
+    if isinstance(message, m.Message):
         yield "message", None, None, *position, None, None, None, (), message.prefix, message.content
-    elif isinstance(message, m.Insert | m.Update | m.Delete):
-        relation, split = message.relation, texts[message.relation].split
-        old = new = before = after = None
-        unchanged: tuple[str, ...] = ()
-        if not isinstance(message, m.Insert) and message.old is not None:
-            old = split(message.old)
-            before = _pairs(relation.names, old, relation.key if message.old_kind == "K" else None)
-        if not isinstance(message, m.Delete):
-            new = split(message.new)
-            if UNCHANGED in new:
-                unchanged = tuple(
-                    name for name, raw in zip(relation.names, new, strict=True) if raw is UNCHANGED
-                )
-                if old is not None and message.old_kind == "O":
-                    new = [was if raw is UNCHANGED else raw for raw, was in zip(new, old, strict=True)]
-            after = _pairs(relation.names, new, None)
-        key = _pairs(relation.names, old or new or [], relation.key) if relation.key else None
-        op = header.new_row if isinstance(message, m.Insert) else _OPS[type(message)]
-        what = (op, relation.schema, relation.name)
-        yield *what, *position, key, before, after, unchanged, None, None
+        return
+    for relation in message.relations:
+        yield "truncate", relation.schema, relation.name, *position, None, None, None, (), None, None
+
+
+def _row(
+    header: Header, ordinal: int, message: m.Insert | m.Update | m.Delete, texts: Texts
+) -> tuple[Any, ...]:
+    relation, split = message.relation, texts.split
+    old = new = before = after = None
+    unchanged: tuple[str, ...] = ()
+    if not isinstance(message, m.Insert) and message.old is not None:
+        old = split(message.old)
+        before = _pairs(relation.names, old, relation.key if message.old_kind == "K" else None)
+    if not isinstance(message, m.Delete):
+        new = split(message.new)
+        if UNCHANGED in new:
+            unchanged = tuple(name for name, raw in zip(relation.names, new, strict=True) if raw is UNCHANGED)
+            if old is not None and message.old_kind == "O":
+                new = [was if raw is UNCHANGED else raw for raw, was in zip(new, old, strict=True)]
+        after = _pairs(relation.names, new, None)
+    key = _pairs(relation.names, old or new or [], relation.key) if relation.key else None
+    op = header.new_row if isinstance(message, m.Insert) else _OPS[type(message)]
+    position = (header.commit_lsn, ordinal, header.xid, header.time)
+    return op, relation.schema, relation.name, *position, key, before, after, unchanged, None, None
 
 
 def _pairs(names: Sequence[str], columns: list[Raw], indexes: Iterable[int] | None) -> Pairs:

@@ -20,8 +20,7 @@ from pyspark.sql.streaming.listener import (
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.metrics import Sample
-from aiorepl.spark.reading.lag import BYTES, MILLISECONDS
-from aiorepl.spark.reading.metrics import METRICS, QueryStatistics, samples
+from aiorepl.spark.reading.metrics import BYTES, METRICS, MILLISECONDS, QueryStatistics, samples
 
 # Spark passes on the errors of the planning process as text.
 _RAISED: Final = re.compile(r"aiorepl\.errors\.(\w+: .*)")

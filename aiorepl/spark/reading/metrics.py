@@ -1,4 +1,8 @@
-"""The metrics of streaming queries, for Prometheus and OpenTelemetry. Pure."""
+"""The metrics of streaming queries, for Prometheus and OpenTelemetry, and their lag. Pure.
+
+Spark does not ask Python data sources for metrics, but reports their latest offset. So that offset contains the lag, under the
+names that Spark's other sources use.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from aiorepl.journal.chain import Chain
 from aiorepl.lsn import LSN
 from aiorepl.metrics import Metric, Sample
 
@@ -76,3 +81,18 @@ def samples(queries: Iterable[QueryStatistics]) -> Iterator[Sample]:
         yield LAG_SECONDS, (name,), query.seconds_behind
         yield BATCH, (name,), float(query.batch)
         yield BATCH_SECONDS, (name,), query.seconds
+
+
+BYTES: Final = "numBytesOutstanding"
+MILLISECONDS: Final = "maxMsBehindLatest"
+
+
+def lag(chain: Chain, reached: LSN, now: float) -> dict[str, int]:
+    """Return the bytes of the segments after a position, and the age of the first of them.
+
+    :param now: the time in seconds since 1970.
+    :raises JournalError: the journal is damaged.
+    """
+    following = next(chain.walk(reached), None)
+    age = 0.0 if following is None else max(now - following.published, 0.0)
+    return {BYTES: chain.size_after(reached), MILLISECONDS: int(age * 1000)}

@@ -1,10 +1,19 @@
-"""The options of ``format("aiorepl")``, parsed and checked; ``source`` describes each one."""
+"""The options of ``format("aiorepl")``, parsed and checked; ``source`` describes each one.
+
+Spark passes the options of ``CREATE TABLE … USING aiorepl OPTIONS (…)`` to a Python data source when the table is created, but not when
+it is read. Spark does keep the table's schema. So the options are stored in the metadata of the schema's column ``_op``. The catalog
+shows options and schema to its users, so a table's options have no credentials.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
+
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructField, StructType
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -156,3 +165,53 @@ def _bytes(name: str, text: str) -> int:
     if not size:
         raise ConfigurationError(f"option {name} is a size like 1048576 or 64MiB, not {text!r}")
     return size
+
+
+_STORED: Final = "aiorepl.options"
+# The column whose metadata has the options: in the changes of one table, and of all tables.
+_COLUMNS: Final = ("_op", "op")
+
+
+def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the schema with the options of a table that is being created. Return any other schema unchanged.
+
+    :raises ConfigurationError: the options configure an object store.
+    """
+    if not any(name.lower().startswith(_REPEATED) for name in options):
+        return schema
+    own = [name[len(_REPEATED) :] for name in options if name.lower().startswith(_REPEATED)]
+    if any(name.lower().startswith(_CONFIG) for name in own):
+        raise ConfigurationError(
+            "a table keeps its options in the catalog, so it cannot have config.…: configure the object store in the "
+            "environment of driver and executors"
+        )
+    kept = {name: options[name] for name in own}
+    return _with_metadata(schema, {_STORED: json.dumps(kept)})
+
+
+def without_options(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, Mapping[str, str]]:
+    """Return the schema without the stored options, and the stored options merged with the query's.
+
+    :raises ConfigurationError: the table's options were not stored, and the query gives none.
+    """
+    for field in schema.fields:
+        if (text := (field.metadata or {}).get(_STORED)) is not None:
+            return _with_metadata(schema, {}), CaseInsensitiveDict({**json.loads(text), **options})
+    if not (options.get("journal") or options.get("path")):
+        raise ConfigurationError(
+            "option journal is missing. If this is a table that was created with a list of columns, Spark does not pass its "
+            "options on. Create it without the list; to choose the columns, use CREATE TEMPORARY VIEW … (columns) USING aiorepl OPTIONS (…)"
+        )
+    return schema, options
+
+
+def _with_metadata(schema: StructType, metadata: Mapping[str, str]) -> StructType:
+    name = next(name for name in _COLUMNS if name in schema.names)
+    return StructType(
+        [
+            StructField(field.name, field.dataType, field.nullable, dict(metadata))
+            if field.name == name
+            else field
+            for field in schema.fields
+        ]
+    )

@@ -25,15 +25,20 @@ from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
 from aiorepl.spark.reading.blocks import Span, latest, plan
-from aiorepl.spark.reading.compacted import Compacted, FileSpan
-from aiorepl.spark.reading.compacted_plan import covering, from_history, latest_compacted, spans
-from aiorepl.spark.reading.described import Described, describe
+from aiorepl.spark.reading.compacted import (
+    Compacted,
+    FileSpan,
+    covering,
+    from_history,
+    latest_compacted,
+    spans,
+)
+from aiorepl.spark.reading.described import Described, Inferred, SchemaWatch, describe
 from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.generic import Generic
 from aiorepl.spark.reading.offsets import HiddenColumn
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.schema import GENERIC, NUMBER, require_readable
-from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 from aiorepl.spark.reading.typed import Newest, Typed
 from aiorepl.spark.session.programs import spare_modules
 from aiorepl.table_name import TableName

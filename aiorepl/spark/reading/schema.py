@@ -167,11 +167,6 @@ def _metadata(attribute: Attribute | None, *, masked: bool) -> dict[str, str] | 
     return metadata or None
 
 
-def spark_type(oid: int, modifier: int, types: Types) -> DataType:
-    """Return the Spark type of a column with this type and type modifier."""
-    return of_arrow(arrow_type(oid, modifier, types))
-
-
 def of_arrow(kind: pa.DataType) -> DataType:
     """Return the Spark type of an Arrow type."""
     if pa.types.is_list(kind):

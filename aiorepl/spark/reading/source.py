@@ -42,12 +42,10 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.journal.reader import JournalReader
 from aiorepl.spark.reading.artifacts import InArtifact
 from aiorepl.spark.reading.batch_reader import BatchReader, FilteringReader
-from aiorepl.spark.reading.described import describe
-from aiorepl.spark.reading.options import ReadOptions
+from aiorepl.spark.reading.described import Inferred, describe
+from aiorepl.spark.reading.options import ReadOptions, with_options, without_options
 from aiorepl.spark.reading.schema import GENERIC, described_schema
-from aiorepl.spark.reading.schema_changes import Inferred
 from aiorepl.spark.reading.stream_reader import StreamReader
-from aiorepl.spark.reading.table_options import with_options, without_options
 from aiorepl.spark.session.programs import spare_modules
 
 NAME: Final = "aiorepl"

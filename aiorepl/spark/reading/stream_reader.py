@@ -31,11 +31,11 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.spark.reading.artifacts import InArtifact
-from aiorepl.spark.reading.lag import lag
+from aiorepl.spark.reading.described import Inferred, SchemaWatch
+from aiorepl.spark.reading.metrics import lag
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import Planner, log_appeared, log_gaps
-from aiorepl.spark.reading.schema_changes import Inferred, SchemaWatch
 
 _log = logger("aiorepl.spark")
 

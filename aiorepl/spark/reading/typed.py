@@ -27,7 +27,7 @@ from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.reading.blocks import Span
-from aiorepl.spark.reading.columns import column, unfit, with_missing
+from aiorepl.spark.reading.columns import assembled, column, unfit
 from aiorepl.spark.reading.selected import SelectedTable
 from aiorepl.table_name import TableName
 from aiorepl.transactions.rows import Layout
@@ -190,22 +190,13 @@ class _Layout:
 
     def batch(self) -> pa.RecordBatch:
         """Return the collected rows, at least one, and forget them."""
-        rows, schema, missing = self.collector, self._wanted.schema, self._wanted.newest.missing
+        rows = self.collector
         columns, metadata = collected_arrays(rows, self._columns, self._names, self._refuse)
         for index, mask in self._masks.items():
             columns[index] = masked(columns[index], mask)
-        arrays = []
-        for each in schema:
-            if each.name in self._indexes:
-                arrays.append(columns[self._indexes[each.name]])
-            elif each.name in missing:
-                arrays.append(with_missing(missing[each.name], metadata["_op"]))
-            elif each.name in metadata:
-                arrays.append(metadata[each.name].cast(each.type))
-            else:
-                arrays.append(pa.nulls(rows.count, each.type))
+        own = {name: columns[index] for name, index in self._indexes.items()}
+        batch = assembled(self._wanted.schema, own, self._wanted.newest.missing, metadata)
         rows.clear()
-        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         return batch.filter(pc.less(metadata["_commit_lsn"], int(self._until))) if self._until else batch
 
     def _refuse(self, index: int, row: int, text: str) -> None:
