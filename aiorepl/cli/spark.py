@@ -220,20 +220,20 @@ def verify(
     source, selection = _source(pipeline, dsn, slot, publication)
     loaded = load(file)
     mirror = loaded.mirror
-    from aiorepl.spark.verifying.verify import verification_of
+    from aiorepl.spark.mirroring.mirrored import MirroredTables
+    from aiorepl.spark.verifying.verification import Verification
     from aiorepl.table_name import TableName
 
-    verification = verification_of(
+    verification = Verification(
         source,
+        MirroredTables(mirror.target, mirror.lake),
         mirror.journal,
-        mirror.target,
         keys=lambda schema, name: mirror.settings.keys_of(TableName(schema, name)),
         range_rows=range_rows,
         timeout=timeout,
         selection=mirror.selection,
         journal_selection=selection,
         session=loaded.session,
-        lake=mirror.lake,
     )
     began = time.monotonic()
     with progress(log, lambda: verification.doing):

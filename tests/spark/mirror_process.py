@@ -107,9 +107,9 @@ def forget_rows(target: Any) -> None:
 
 def round_statistics(target: Any) -> None:
     """Write and use minima and maxima of wide decimals, which are rounded."""
-    from aiorepl.spark.lake import delta_encoding, delta_statistics
+    from aiorepl.spark.lake import delta_statistics, delta_writer
 
-    delta_statistics.exact = delta_encoding.exact = lambda kind: True
+    delta_statistics.exact = delta_writer.exact = lambda kind: True
 
 
 def skip_by_number(target: Any) -> None:

@@ -58,7 +58,7 @@ def rows_by(reader: str, table: Any) -> pa.Table:
 
     :param table: of pyiceberg.
     """
-    from aiorepl.spark.lake.iceberg_columns import columns_of
+    from aiorepl.spark.lake.iceberg_metadata import columns_of
 
     found = READERS[reader](table.metadata_location)
     schema = pa.schema([field.remove_metadata() for field in columns_of(table.metadata)])

@@ -11,6 +11,7 @@ from decimal import Decimal
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pytest
+from pyspark.sql.pandas.types import from_arrow_type
 
 from aiorepl import history
 from aiorepl.formats.arrow.types import arrow_type
@@ -18,7 +19,6 @@ from aiorepl.history.buffers import Bounds
 from aiorepl.history.compaction import Compaction
 from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
-from aiorepl.spark.reading.schema import of_arrow
 from aiorepl.storage.local import LocalStore
 from aiorepl.testing.messages import column
 from aiorepl.values.registry import Types
@@ -67,7 +67,7 @@ def test_spark_reads_every_type(spark, journal):
 
     frame = spark.read.parquet(f"{journal.folder}/history/*.t")
 
-    types = [of_arrow(arrow_type(each.type_oid, each.type_modifier, Types())) for each in COLUMNS]
+    types = [from_arrow_type(arrow_type(each.type_oid, each.type_modifier, Types())) for each in COLUMNS]
     assert [field.dataType for field in frame.schema][: len(COLUMNS)] == types
     whole, unfit, updated = frame.orderBy("_ordinal").collect()
     read = whole.asDict()

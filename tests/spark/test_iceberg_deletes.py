@@ -284,9 +284,9 @@ def test_upkeep(tmp_path) -> None:
 
 def test_small_deletes_are_joined(tmp_path, monkeypatch) -> None:
     """Position deletes of several batches become one file, without those of data files that have left the table."""
-    from aiorepl.spark.lake import upkeep
+    from aiorepl.spark.lake import transaction
 
-    monkeypatch.setattr(upkeep, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(transaction, "_SMALL_BYTES", 0)
     target = marked(tmp_path)
     expected = rows(target)
     target._upkeep = Upkeep(optimize_every=1, vacuum_every=0)

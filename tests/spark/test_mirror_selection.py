@@ -27,7 +27,7 @@ from aiorepl.spark.mirroring.mirror import Mirror
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.source import MirrorReader
-from aiorepl.spark.verifying.verify import verification_of
+from aiorepl.spark.verifying.verification import Verification
 from aiorepl.testing.messages import column
 from aiorepl.transforms.masking import mask_of
 from aiorepl.transforms.selection import Selection
@@ -555,17 +555,9 @@ def test_a_comparison_without_the_selection(lake, journal) -> None:
     """A comparison needs the selection: by clear keys, a repair would find no row of the lake in the source, and delete all of them."""
 
     def verification(selection: Selection | None) -> object:
-        return verification_of(
-            Source("postgresql://nowhere", slot="s", publication="p"),
-            str(journal.folder),
-            str(mirror.target),
-            keys=lambda schema, name: (),
-            range_rows=10,
-            timeout=1,
-            selection=selection,
-            journal_selection=None,
-            session=None,
-        )
+        source = Source("postgresql://nowhere", slot="s", publication="p")
+        tables = MirroredTables(str(mirror.target))
+        return Verification(source, tables, str(journal.folder), selection=selection)
 
     mirror = lake(selection=ANY_EMAIL)
     t = journal.stream.table("t", ID, EMAIL)

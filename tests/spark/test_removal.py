@@ -14,7 +14,7 @@ from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Commit, Run, Table
 from aiorepl.spark.mirroring.reduction import reduce_changes
-from aiorepl.spark.verifying.removal import removal
+from aiorepl.spark.verifying.repair import removal
 
 SOURCE = pa.schema([("k", pa.decimal128(20, 0)), ("part", pa.string()), ("v", pa.int64())])
 KEYS = ("k", "part")

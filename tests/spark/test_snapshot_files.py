@@ -11,6 +11,7 @@ import pytest
 from deltalake import DeltaTable, Schema
 
 from aiorepl import ConfigurationError
+from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.snapshot.files import DeltaFiles
 
 DECIMALS = {"n": pa.decimal128(9, 2), "d": pa.decimal128(18, 0), "h": pa.decimal128(38, 5)}
@@ -20,12 +21,10 @@ ROWS = pa.record_batch({"id": pa.array([1, 2], pa.int32()), "v": pa.array(["a", 
 def test_an_empty_table_of_the_same_columns(tmp_path):
     """It is used, as after a job that failed; once it has rows it is not."""
     target = str(tmp_path / "t")
-    files = DeltaFiles(target, ROWS.schema, None)
+    files = DeltaFiles(DeltaFolder(target), ROWS.schema)
     files.create()
     files.create()
-    written = files.write([ROWS])
-    assert written is not None
-    files.commit([written])
+    files.commit(files.write([ROWS]))
     assert ROWS.to_pylist() == DeltaTable(target).to_pyarrow_table().to_pylist()
     with pytest.raises(ConfigurationError, match="has rows already"):
         files.create()
@@ -46,13 +45,13 @@ def test_an_empty_table_of_other_columns(tmp_path, fields, partitions):
     target = str(tmp_path / "t")
     DeltaTable.create(target, schema=Schema.from_arrow(pa.schema(fields)), partition_by=partitions)
     with pytest.raises(ConfigurationError, match="other columns than the snapshot, or partitions: delete it"):
-        DeltaFiles(target, ROWS.schema, None).create()
+        DeltaFiles(DeltaFolder(target), ROWS.schema).create()
 
 
 def test_tasks_that_fail_or_run_twice(tmp_path):
     """The table has the files that are committed, and no other that a task has left behind."""
     target = str(tmp_path / "t")
-    files = DeltaFiles(target, ROWS.schema, None)
+    files = DeltaFiles(DeltaFolder(target), ROWS.schema)
     files.create()
 
     def fails():
@@ -61,9 +60,7 @@ def test_tasks_that_fail_or_run_twice(tmp_path):
 
     with pytest.raises(ConnectionError):
         files.write(fails())
-    first, again = files.write([ROWS]), files.write([ROWS])
-    assert first is not None
-    assert again is not None
+    _, [again] = files.write([ROWS]), files.write([ROWS])
     files.commit([again])
     assert ROWS.to_pylist() == DeltaTable(target).to_pyarrow_table().to_pylist()
     assert {again.path} == {Path(uri).name for uri in DeltaTable(target).file_uris()}
@@ -77,10 +74,9 @@ def test_the_columns_of_a_file(tmp_path):
             **{name: pa.array([Decimal(-7), None], kind) for name, kind in DECIMALS.items()},
         }
     )
-    files = DeltaFiles(str(tmp_path / "t"), rows.schema, None)
+    files = DeltaFiles(DeltaFolder(str(tmp_path / "t")), rows.schema)
     files.create()
-    written = files.write([rows])
-    assert written is not None
+    [written] = files.write([rows])
     group = pq.ParquetFile(tmp_path / "t" / written.path).metadata.row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
     assert ["BYTE_ARRAY", "INT32", "INT64", "FIXED_LEN_BYTE_ARRAY"] == [

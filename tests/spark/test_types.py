@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 import pyarrow.dataset as ds
 import pytest
+from pyspark.sql.pandas.types import from_arrow_type
 
 from aiorepl import DataError, Pipeline, Source, history
 from aiorepl.formats.arrow.types import arrow_type
@@ -23,7 +24,6 @@ from aiorepl.journal import Cursors, JournalReader
 from aiorepl.spark import Snapshot
 from aiorepl.spark.reading.blocks import newest_description
 from aiorepl.spark.reading.columns import column
-from aiorepl.spark.reading.schema import of_arrow
 from aiorepl.storage.local import LocalStore
 from aiorepl.table_name import TableName
 from aiorepl_sinks.parquet import ParquetSink
@@ -212,7 +212,7 @@ def refusals(relation: Any, types: Any, unfit: list[Column]) -> str:
     for number, each in enumerate(unfit):
         described = relation.columns[number + 1]
         oid = described.type_oid
-        kind = each.spark or of_arrow(arrow_type(oid, described.type_modifier, types)).simpleString()
+        kind = each.spark or from_arrow_type(arrow_type(oid, described.type_modifier, types)).simpleString()
         fields.append(f"c{number} {kind}")
         (field,) = StructType.fromDDL(fields[-1]).fields
         convert = column(

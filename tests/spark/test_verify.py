@@ -25,12 +25,12 @@ from aiorepl.history.planning import Limits
 from aiorepl.journal import Cursors, JournalReader
 from aiorepl.spark import mirror, verify
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.delta_rows import DeltaRows
 from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Commit
 from aiorepl.spark.mirroring.mirrored import MirroredTables
-from aiorepl.spark.verifying import executors, verification
+from aiorepl.spark.verifying import lake as verifying_lake
 from aiorepl.spark.verifying import source as verifying_source
+from aiorepl.spark.verifying import verification
 from aiorepl.spark.verifying.checksums import Row
 from aiorepl.spark.verifying.ended import EndedRows
 from aiorepl.spark.verifying.repair import conditions
@@ -60,11 +60,14 @@ class Mirrored:
         self.looked()
         return dict(self.paths)
 
+    def require_selection(self, selection: object) -> None:
+        pass
+
     def types(self, table: str) -> dict[str, str]:
         return {}
 
     def newest(self, table: str) -> Any:
-        return DeltaRows.newest(self.paths[table], None)
+        return DeltaTarget(self.paths[table]).newest()
 
     def target(self, table: str, mode: Any) -> DeltaTarget:
         return DeltaTarget(self.paths[table], mode=mode)
@@ -77,7 +80,7 @@ def execute(dsn: str, *statements: str) -> None:
 def verified(dsn: str, slot: str, mirrored: Mirrored, **options: Any) -> list[Any]:
     settings = {
         name: options.pop(name)
-        for name in ("keys", "range_rows", "timeout", "session", "hidden")
+        for name in ("keys", "range_rows", "timeout", "session", "journal_selection")
         if name in options
     }
     made = Verification(Source(dsn, slot=slot, publication="p"), mirrored, "journal", **settings)
@@ -307,8 +310,8 @@ def test_composite_keys(spark, database, slot_name, tmp_path, monkeypatch) -> No
             "_ordinal": pa.array([0] * len(there), pa.int64()),
         }
         write_deltalake(tmp_path / "t", pa.table(columns), mode="append", partition_by=["shop"])
-    monkeypatch.setattr(executors, "LARGE", 0)
-    monkeypatch.setattr(executors, "_TASK_BYTES", 1)
+    monkeypatch.setattr(verifying_lake, "LARGE", 0)
+    monkeypatch.setattr(verifying_lake, "_TASK_BYTES", 1)
     wheres: list[Any] = []
 
     async def request(source: Any, table: str, conditions: Any) -> None:
@@ -374,8 +377,8 @@ def test_an_iceberg_table(spark, database, slot_name, tmp_path, monkeypatch) -> 
         table.append(pa.table(columns, table.schema().as_arrow()))
     mirrored = Mirrored(t="")
     monkeypatch.setattr(mirrored, "newest", lambda table: target.newest())
-    monkeypatch.setattr(executors, "LARGE", 0)
-    monkeypatch.setattr(executors, "_TASK_BYTES", 1)
+    monkeypatch.setattr(verifying_lake, "LARGE", 0)
+    monkeypatch.setattr(verifying_lake, "_TASK_BYTES", 1)
     for session in (None, lambda: spark):
         (result,) = verified(
             database, slot_name, mirrored, range_rows=50, show_keys=True, session=session, repair=False
@@ -595,8 +598,8 @@ def test_columns_that_the_journal_hides(database, slot_name, tmp_path):
     write_deltalake(tmp_path / "t", masked)
 
     def result(*mask: str) -> Any:
-        hidden = Selection(mask=mask, secret="s").rules.may_hide
-        (found,) = verified(database, slot_name, Mirrored(t=tmp_path / "t"), hidden=hidden)
+        selection = Selection(mask=mask, secret="s")
+        (found,) = verified(database, slot_name, Mirrored(t=tmp_path / "t"), journal_selection=selection)
         return found
 
     compared = result("public.t.email", "*.*.pass*")

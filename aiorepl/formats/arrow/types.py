@@ -23,6 +23,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from aiorepl.pgoutput.relations import Relation
 from aiorepl.values.registry import Types
 from aiorepl.values.types import ARRAY, COMPOSITE, TypeInfo
 
@@ -57,6 +58,11 @@ _SCALARS: Final = {
 _MAX_PRECISION: Final = 38
 _MOST_COLUMNS: Final = 1000
 """A struct with more columns becomes a string, because a reader holds a page of each column in memory."""
+
+
+def column_types(relation: Relation, types: Types) -> tuple[pa.DataType, ...]:
+    """Return the Arrow types of a description's columns."""
+    return tuple(arrow_type(each.type_oid, each.type_modifier, types) for each in relation.columns)
 
 
 def arrow_type(oid: int, modifier: int, types: Types) -> pa.DataType:

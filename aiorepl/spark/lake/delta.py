@@ -18,11 +18,10 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_history import another_mirror, require_finished, restored, versions
 from aiorepl.spark.lake.delta_log import Snapshot
-from aiorepl.spark.lake.delta_rows import DeltaRows
+from aiorepl.spark.lake.delta_scan import DeltaRows
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.delta_upkeep import maintain
 from aiorepl.spark.lake.merge import merge
-from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -34,6 +33,7 @@ from aiorepl.spark.lake.table import (
     TableUnavailable,
     TargetVersion,
     Upkeep,
+    metadata_of,
 )
 
 _ATTEMPTS: Final = 5
@@ -73,10 +73,7 @@ class DeltaLake:
         layout: Layout = DEFAULT_LAYOUT,
     ) -> DeltaTarget:
         """Return the target of a source table, without creating it. The same arguments give the same object."""
-        known = self._targets.get((name, keys, mode, layout))
-        if known is not None:
-            return known
-        found = self._targets[name, keys, mode, layout] = DeltaTarget(
+        target = DeltaTarget(
             "/".join((self._root, *map(folder_name, name))),
             keys,
             mode,
@@ -85,7 +82,7 @@ class DeltaLake:
             upkeep=self._upkeep,
             deletion_vectors=self._vectors,
         )
-        return found
+        return self._targets.setdefault((name, keys, mode, layout), target)
 
 
 @checked("DeltaTarget")
@@ -112,7 +109,7 @@ class DeltaTarget:
     ) -> None:
         self.target = os.fspath(target)
         self.keys = keys
-        self._mode: Mode = mode
+        self.mode: Mode = mode
         self._layout = layout
         self._folder = DeltaFolder(self.target.rstrip("/"), None if storage is None else dict(storage))
         self._upkeep = upkeep
@@ -125,10 +122,6 @@ class DeltaTarget:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_known": None}
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
 
     def applied(self, application: str, number: int) -> bool:
         snapshot = self._snapshot()
@@ -199,7 +192,7 @@ class DeltaTarget:
         if snapshot is None:
             return
         since = snapshot.version - 1 if self._maintained is None else self._maintained
-        maintain(snapshot, since, self._upkeep, self._layout, self._mode)
+        maintain(snapshot, since, self._upkeep, self._layout, self.mode)
         newest = self._snapshot()
         self._maintained = None if newest is None else newest.version
 
@@ -217,7 +210,7 @@ class DeltaTarget:
         """
         if snapshot is not None:
             require_finished(snapshot)
-        batch = DeltaTransaction(self._folder, snapshot, self._mode, self._layout, self._vectors)
+        batch = DeltaTransaction(self._folder, snapshot, self.mode, self._layout, self._vectors)
         try:
             if schema is not None:
                 batch.evolve(schema, defaults)

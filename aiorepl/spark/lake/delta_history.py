@@ -15,8 +15,7 @@ import orjson
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_log import Snapshot, commit_info, commits
-from aiorepl.spark.lake.summary import application_of, commit_of
-from aiorepl.spark.lake.table import TargetVersion
+from aiorepl.spark.lake.table import TargetVersion, application_of, commit_of
 
 _BEFORE: Final = "/before"
 _CREATED: Final = -2

@@ -1,22 +1,25 @@
-"""Reads the rows of data files of a Delta table. Runs on the driver or on executors; does not use Spark."""
+"""Reads the rows of a version of a Delta table, and of its data files. Runs on the driver or on executors; does not use Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from aiorepl.errors import DataError
+from aiorepl.errors import ConfigurationError, DataError
+from aiorepl.spark.lake import delta_vectors
 from aiorepl.spark.lake.delta_folder import DeltaFolder
-from aiorepl.spark.lake.delta_log import DataFile
+from aiorepl.spark.lake.delta_log import DataFile, Snapshot
 from aiorepl.spark.lake.delta_statistics import bounds
 from aiorepl.spark.lake.rows import in_type
-from aiorepl.spark.lake.scan import FileScan
+from aiorepl.spark.lake.scan import FileScan, batches
 from aiorepl.spark.lake.statistics import Bounds
+from aiorepl.spark.lake.table import ColumnRange
 
 
 @dataclass(frozen=True)
@@ -83,3 +86,36 @@ def _partition(text: str | None, kind: pa.DataType) -> pa.Scalar:
         return pa.array([text]).cast(kind)[0]
     except pa.ArrowInvalid:
         raise DataError(f"a partition's value cannot be read as {kind}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaRows:
+    """A version of a Delta table."""
+
+    path: str
+    version: int
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def schema(self) -> pa.Schema:
+        return self._snapshot().schema
+
+    def batches(
+        self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        yield from batches(self._scans(), columns, within, files)
+
+    def files(self) -> tuple[list[str], int]:
+        found = self._snapshot().files.values()
+        return [each.path for each in found], sum(each.size for each in found)
+
+    def _scans(self) -> Iterator[DeltaScan]:
+        snapshot = self._snapshot()
+        for file in snapshot.files.values():
+            dead = partial(delta_vectors.read, snapshot.folder, file.vector)
+            yield DeltaScan(snapshot.folder, snapshot.schema, file, dead)
+
+    def _snapshot(self) -> Snapshot:
+        found = Snapshot.load(DeltaFolder(self.path, self.storage), self.version)
+        if found is None:
+            raise ConfigurationError(f"there is no Delta table {self.path}")
+        return found

@@ -50,7 +50,8 @@ class DeltaTransaction(Transaction[DataFile]):
     ) -> None:
         super().__init__(mode)
         self.folder = folder
-        self._snapshot = snapshot
+        # Before the first commit, there are no rows, columns and properties.
+        self._snapshot = snapshot or Snapshot(folder)
         self._layout = layout
         self._vectors = vectors
         self._transactions: dict[str, int] = {}
@@ -65,8 +66,7 @@ class DeltaTransaction(Transaction[DataFile]):
             ]
 
     def is_united(self, keys: Sequence[str]) -> bool:
-        known = {} if self._snapshot is None else self._snapshot.transactions
-        return {**known, **self._transactions}.get(_KEYS) == _number_of(keys)
+        return {**self._snapshot.transactions, **self._transactions}.get(_KEYS) == _number_of(keys)
 
     def set_united(self, keys: Sequence[str]) -> None:
         self.set_transaction(_KEYS, _number_of(keys))
@@ -113,7 +113,8 @@ class DeltaTransaction(Transaction[DataFile]):
         marks = self._vectors_of(self._fold(self._marks))
         now = round(time.time() * 1000)
         present = self._snapshot
-        metadata, protocol = self._metadata(now, vectors=bool(marks)), self._protocol(vectors=bool(marks))
+        metadata = self._metadata(now, vectors=bool(marks))
+        protocol = protocol_of(self.schema, present.protocol, vectors=bool(marks))
         actions: list[Action] = [
             {
                 "commitInfo": {
@@ -125,22 +126,21 @@ class DeltaTransaction(Transaction[DataFile]):
                 }
             }
         ]
-        if present is None or protocol != present.protocol:
+        if protocol != present.protocol:
             actions.append({"protocol": protocol})
-        if present is None or metadata != present.metadata:
+        if metadata != present.metadata:
             actions.append({"metaData": metadata})
         for application, number in self._transactions.items():
             actions.append({"txn": {"appId": application, "version": number, "lastUpdated": now}})
         for entry in self.entries:
             actions += self._actions(entry, marks.get(entry), now, data_change=data_change)
-        version = 0 if present is None else present.version + 1
         data = b"".join(orjson.dumps(action) + b"\n" for action in actions)
         # If this raises, the log may have the entry all the same, so the new files are kept. Upkeep deletes unreferenced files.
         written, self._written = self._written, []
-        if not self.folder.create_entry(entry_name(version), data):
+        if not self.folder.create_entry(entry_name(present.version + 1), data):
             self._written = written
             return None
-        return Snapshot.load(self.folder, 0) if present is None else present.newest()
+        return present.newest()
 
     def _actions(
         self, entry: Entry[DataFile], vector: delta_vectors.Descriptor | None, now: int, *, data_change: bool
@@ -174,25 +174,18 @@ class DeltaTransaction(Transaction[DataFile]):
         """Whether to mark deleted rows in deletion vectors, instead of writing the files again."""
         if self._vectors != "auto":
             return self._vectors
-        present = {} if self._snapshot is None else self._snapshot.configuration
-        return has_vectors(present) or sum(entry.file.size for entry in entries) >= _REWRITTEN_BYTES
-
-    def _protocol(self, *, vectors: bool) -> Mapping[str, Any]:
-        present = {} if self._snapshot is None else self._snapshot.protocol
-        assert self.schema is not None
-        return protocol_of(self.schema, present, vectors=vectors)
+        marks = has_vectors(self._snapshot.configuration)
+        return marks or sum(entry.file.size for entry in entries) >= _REWRITTEN_BYTES
 
     def _metadata(self, now: int, *, vectors: bool) -> Mapping[str, Any]:
         present = self._snapshot
-        configuration = {} if present is None else dict(present.configuration)
-        if vectors:
-            configuration[VECTORS] = "true"
+        configuration = {**present.configuration, **({VECTORS: "true"} if vectors else {})}
         assert self.schema is not None
-        if present is not None and self.schema is present.schema and configuration == present.configuration:
+        if present.metadata and self.schema is present.schema and configuration == present.configuration:
             return present.metadata
-        kept = {"id": str(uuid4()), "format": {"provider": "parquet", "options": {}}, "createdTime": now}
+        new = {"id": str(uuid4()), "format": {"provider": "parquet", "options": {}}, "createdTime": now}
         return {
-            **(kept if present is None else present.metadata),
+            **(present.metadata or new),
             "schemaString": Schema.from_arrow(self.schema).to_json(),
             "partitionColumns": self.partitions,
             "configuration": configuration,

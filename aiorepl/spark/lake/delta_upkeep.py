@@ -8,11 +8,11 @@ from typing import Final
 from deltalake import DeltaTable
 
 from aiorepl.spark.lake import delta_vectors
-from aiorepl.spark.lake.delta_encoding import writer_properties
 from aiorepl.spark.lake.delta_log import DataFile, Snapshot, actions_of
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
+from aiorepl.spark.lake.delta_writer import writer_properties
 from aiorepl.spark.lake.table import Layout, Mode, Upkeep
-from aiorepl.spark.lake.upkeep import is_due, worn
+from aiorepl.spark.lake.transaction import is_due, worn
 
 _CHECKPOINT_EVERY: Final = 100
 

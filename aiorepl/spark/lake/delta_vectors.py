@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from base64 import b85decode, b85encode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -20,7 +21,9 @@ from aiorepl.spark.lake.delta_folder import DeltaFolder
 PREFIX: Final = "deletion_vector_"
 _MAGIC: Final = struct.pack("<i", 1681511377)
 _VERSION: Final = b"\x01"
-_DIGITS: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+# The digits of Z85, which Delta uses, and those of base64.b85encode, which differ in nothing else.
+_Z85: Final = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_B85: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 
 Descriptor = Mapping[str, Any]
 """The field ``deletionVector`` of an add or remove action."""
@@ -85,7 +88,7 @@ def write(folder: DeltaFolder, vectors: Iterable[BitMap64]) -> tuple[str, list[D
         found.append(
             {
                 "storageType": "u",
-                "pathOrInlineDv": _encoded(name.bytes),
+                "pathOrInlineDv": b85encode(name.bytes).translate(bytes.maketrans(_B85, _Z85)).decode(),
                 "offset": offset,
                 "sizeInBytes": len(data),
                 "cardinality": len(each),
@@ -98,22 +101,5 @@ def write(folder: DeltaFolder, vectors: Iterable[BitMap64]) -> tuple[str, list[D
     return path, found
 
 
-def _encoded(data: bytes) -> str:
-    """Encode as Z85."""
-    text = []
-    for start in range(0, len(data), 4):
-        value = int.from_bytes(data[start : start + 4])
-        digits = [_DIGITS[value // 85**power % 85] for power in (4, 3, 2, 1, 0)]
-        text.append("".join(digits))
-    return "".join(text)
-
-
 def _decoded(text: str) -> bytes:
-    """Decode Z85."""
-    data = []
-    for start in range(0, len(text), 5):
-        value = 0
-        for digit in text[start : start + 5]:
-            value = value * 85 + _DIGITS.index(digit)
-        data.append(value.to_bytes(4))
-    return b"".join(data)
+    return b85decode(text.encode().translate(bytes.maketrans(_Z85, _B85)))

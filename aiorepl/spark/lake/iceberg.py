@@ -34,13 +34,18 @@ from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.iceberg_columns import columns_of, set_numbers, without_metadata
-from aiorepl.spark.lake.iceberg_log import require_finished, rolled_back, versions
-from aiorepl.spark.lake.iceberg_rows import IcebergRows, reading
+from aiorepl.spark.lake.iceberg_metadata import (
+    columns_of,
+    require_finished,
+    rolled_back,
+    set_numbers,
+    versions,
+    without_metadata,
+)
+from aiorepl.spark.lake.iceberg_scan import IcebergRows, reading
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.lake.iceberg_upkeep import compact, expire
 from aiorepl.spark.lake.merge import merge
-from aiorepl.spark.lake.summary import metadata_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -51,8 +56,9 @@ from aiorepl.spark.lake.table import (
     TableUnavailable,
     TargetVersion,
     Upkeep,
+    metadata_of,
 )
-from aiorepl.spark.lake.upkeep import is_due
+from aiorepl.spark.lake.transaction import is_due
 
 _log = logger("aiorepl.spark")
 
@@ -91,12 +97,9 @@ class IcebergLake:
         layout: Layout = DEFAULT_LAYOUT,
     ) -> IcebergTarget:
         """Return the target of a source table, without creating it. The same arguments give the same object."""
-        known = self._targets.get((name, keys, mode, layout))
-        if known is None:
-            identifier = (self._prefix + name[0], name[1])
-            known = IcebergTarget(self._catalog(), identifier, keys, mode, layout, upkeep=self._upkeep)
-            self._targets[name, keys, mode, layout] = known
-        return known
+        identifier = (self._prefix + name[0], name[1])
+        target = IcebergTarget(self._catalog(), identifier, keys, mode, layout, upkeep=self._upkeep)
+        return self._targets.setdefault((name, keys, mode, layout), target)
 
     def require_packages(self) -> None:
         """Open the catalog, to learn whether all of its packages are installed.
@@ -140,19 +143,16 @@ class IcebergTarget:
         upkeep: Upkeep = DEFAULT_UPKEEP,
     ) -> None:
         self.identifier = identifier
+        self._name = ".".join(identifier)
         self.keys = keys
         self._catalog = catalog
-        self._mode: Mode = mode
+        self.mode: Mode = mode
         self._layout = layout
         self._upkeep = upkeep
         self._maintained: int | None = None
 
     def __repr__(self) -> str:
-        return f"<Iceberg table {'.'.join(self.identifier)}>"
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
+        return f"<Iceberg table {self._name}>"
 
     def applied(self, application: str, number: int) -> bool:
         table = self._open()
@@ -161,7 +161,7 @@ class IcebergTarget:
         if rolled_back(table):
             # A rollback removes rows, but keeps the table's properties.
             raise ConfigurationError(
-                f"the Iceberg table {'.'.join(self.identifier)} was rolled back to an earlier snapshot, and lacks batches that it had: set "
+                f"the Iceberg table {self._name} was rolled back to an earlier snapshot, and lacks batches that it had: set "
                 "its newest snapshot as the current one; or begin the table again with an empty target and a snapshot"
             )
         return True
@@ -220,7 +220,7 @@ class IcebergTarget:
         since, self._maintained = version - 1 if self._maintained is None else self._maintained, version
         with (
             self._translated(),
-            reading(".".join(self.identifier), table.location()),
+            reading(self._name, table.location()),
             # Another program's commit came first. Leave it at that: upkeep will be due again.
             suppress(CommitFailedException),
         ):
@@ -232,14 +232,14 @@ class IcebergTarget:
         self._maintained = _version(table)
 
     def _compact(self, table: IcebergTable) -> None:
-        batch = IcebergTransaction(".".join(self.identifier), table, self._created, self._mode)
+        batch = IcebergTransaction(self._name, table, self._created, self.mode)
         try:
             compact(batch)
         finally:
             batch.discard()
 
     def _open(self) -> IcebergTable | None:
-        with self._translated(), reading(".".join(self.identifier)):
+        with self._translated(), reading(self._name):
             try:
                 return self._catalog.load_table(self.identifier)
             except NoSuchTableError:
@@ -248,11 +248,11 @@ class IcebergTarget:
     @contextmanager
     def _attempt(self) -> Iterator[IcebergTransaction]:
         """Return the transaction that changes the table, or creates it."""
-        table, name = self._open(), ".".join(self.identifier)
+        table = self._open()
         if table is not None:
             require_finished(table)
-        with self._translated(), reading(name, "" if table is None else table.location()):
-            batch = IcebergTransaction(name, table, self._created, self._mode)
+        with self._translated(), reading(self._name, "" if table is None else table.location()):
+            batch = IcebergTransaction(self._name, table, self._created, self.mode)
             try:
                 yield batch
             finally:
@@ -287,12 +287,12 @@ class IcebergTarget:
             yield
         except _TRANSIENT as error:
             raise TableUnavailable(
-                f"the Iceberg table {'.'.join(self.identifier)} could not be read or committed ({type(error).__name__}): its catalog "
+                f"the Iceberg table {self._name} could not be read or committed ({type(error).__name__}): its catalog "
                 "failed, or another program has changed it meanwhile. Try again"
             ) from error
         except NotImplementedError as error:
             raise ConfigurationError(
-                f"the Iceberg table {'.'.join(self.identifier)} cannot be written: pyiceberg cannot commit to a "
+                f"the Iceberg table {self._name} cannot be written: pyiceberg cannot commit to a "
                 f"{type(self._catalog).__name__}. Use a catalog of the type rest, sql, glue or hive"
             ) from error
 

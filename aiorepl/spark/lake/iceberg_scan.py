@@ -1,25 +1,33 @@
-"""Reads the rows of data files of an Iceberg table. Runs on the driver or on executors; does not use Spark."""
+"""Reads the rows of a version of an Iceberg table, and of its data files. Runs on the driver or on executors, without a catalog."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
 from pyiceberg.schema import Schema
+from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
-from aiorepl.spark.lake.iceberg_columns import columns_of
-from aiorepl.spark.lake.iceberg_files import IcebergFile
+from aiorepl.errors import ConfigurationError
+from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles
+from aiorepl.spark.lake.iceberg_metadata import columns_of
 from aiorepl.spark.lake.iceberg_statistics import bounds
-from aiorepl.spark.lake.scan import FileScan
+from aiorepl.spark.lake.scan import FileScan, batches
 from aiorepl.spark.lake.statistics import Bounds
+from aiorepl.spark.lake.table import ColumnRange
 
 
 class IcebergReader:
@@ -124,3 +132,65 @@ class IcebergScan(FileScan):
             if each.source_id == field.field_id and isinstance(each.transform, IdentityTransform):
                 return pa.scalar(self._data.partition[number], kind)
         return pa.scalar(None, kind)
+
+
+@contextmanager
+def reading(name: str, location: str = "") -> Iterator[None]:
+    """Translate the errors for a table's missing and damaged files.
+
+    :param location: the table's folder, if the block does more than read the table. Only a missing file in this folder
+        is translated then.
+    :raises ConfigurationError: a file is missing, or the metadata file is damaged.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        text = str(error.strerror or error).partition(". Detail")[0]
+        if urlsplit(location).path not in text:
+            raise
+        raise _lost(name, f"a file is missing ({text})") from error
+    except ValidationError as error:
+        if location:
+            raise
+        raise _lost(name, "its metadata file is damaged") from error
+
+
+def _lost(name: str, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the Iceberg table {name} cannot be read: {problem}. If another program has expired its snapshots, start again; else restore "
+        "the file, or move the table away and begin it again with a snapshot"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRows:
+    """A version of an Iceberg table.
+
+    :param location: the version's metadata file.
+    :param properties: the configuration of the file store.
+    """
+
+    location: str
+    properties: Mapping[str, str] = field(repr=False)
+
+    def schema(self) -> pa.Schema:
+        return columns_of(self._open().metadata)
+
+    def batches(
+        self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        with reading(self.location):
+            table = self._open()
+            reader, found = IcebergReader(table.io, table.metadata), IcebergFiles(table.io, table.metadata)
+            scans = (reader.scan(each, partial(found.dead, each)) for each in found.files)
+            yield from batches(scans, columns, within, files)
+
+    def files(self) -> tuple[list[str], int]:
+        with reading(self.location):
+            table = self._open()
+            found = IcebergFiles(table.io, table.metadata).files
+        return [each.path for each in found], sum(each.size for each in found)
+
+    def _open(self) -> StaticTable:
+        with reading(self.location):
+            return StaticTable.from_metadata(self.location, dict(self.properties))

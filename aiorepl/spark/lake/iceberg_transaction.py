@@ -33,8 +33,8 @@ from pyroaring import BitMap64
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import evolution, target_schema
-from aiorepl.spark.lake.iceberg_columns import change, columns_of, storable
 from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles
+from aiorepl.spark.lake.iceberg_metadata import change, columns_of, storable
 from aiorepl.spark.lake.iceberg_scan import IcebergReader, IcebergScan
 from aiorepl.spark.lake.iceberg_snapshot import SnapshotWriter
 from aiorepl.spark.lake.iceberg_writer import IcebergWriter, write_deletes

@@ -18,8 +18,8 @@ from pyroaring import BitMap64
 
 from aiorepl.spark.lake.iceberg_files import IcebergFile
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
-from aiorepl.spark.lake.summary import commit_of, metadata_of
-from aiorepl.spark.lake.upkeep import worn
+from aiorepl.spark.lake.table import commit_of, metadata_of
+from aiorepl.spark.lake.transaction import worn
 
 _SMALL_BYTES: Final = 8 * 1024 * 1024
 _GARBAGE: Final = "gc.enabled"

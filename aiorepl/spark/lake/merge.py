@@ -22,17 +22,17 @@ from aiorepl.spark.lake.rows import (
     kept_masks,
     lacking_values,
     of_mode,
+    origin_keys,
     typed,
     with_values,
     without,
 )
 from aiorepl.spark.lake.scan import FileScan
-from aiorepl.spark.lake.soft_deletes import shared_keys, survivors
+from aiorepl.spark.lake.soft_deletes import unite
 from aiorepl.spark.lake.table import (
     DELETED,
     IS_CURRENT,
     KEPT,
-    ORIGIN,
     VALID_FROM,
     VALID_TO,
     VALID_TO_LSN,
@@ -53,7 +53,7 @@ def merge(batch: Transaction[Any], run: Run) -> None:
     """Merge the changes of a run, which has one set of key columns."""
     assert batch.schema is not None
     if batch.mode == "soft_delete" and run.parts:
-        _unite(batch, run.keys)
+        unite(batch, run.keys)
     scans = list(batch.scans())
     with batch.writing(run.keys) as writer:
         for some in bounded(run.parts, PART_BYTES):
@@ -212,7 +212,7 @@ class _Merge:
             for name in pc.unique(pc.list_flatten(lacking[KEPT])).to_pylist()
             if name in self._schema.names
         ]
-        wanted = _origin_keys(lacking, self._keys)
+        wanted = _distinct(origin_keys(lacking, self._keys))
         history = self._mode == "history"
         columns = list(dict.fromkeys([*self._keys, *names]))
         found = [self._schema.empty_table().select(columns)]
@@ -293,48 +293,6 @@ def _deleted(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
             values[name] = pc.if_else(first, pa.scalar(value, pa.int64()), values[name])
     rows = _set(rows, DELETED, pa.repeat(pa.scalar(True), rows.num_rows))
     return reduce(lambda found, name: _set(found, name, values[name]), _PLACE, rows)
-
-
-def _unite(batch: Transaction[Any], keys: Sequence[str]) -> None:
-    """Remove deleted rows that share a key with another row, after a change of the key columns."""
-    if batch.is_united(keys):
-        return
-    batch.set_united(keys)
-    scans = list(batch.scans())
-    names = list(keys)
-    assert batch.schema is not None
-
-    def rows(*, deleted: bool, columns: Sequence[str]) -> Iterator[tuple[Entry[Any], np.ndarray, pa.Table]]:
-        for entry, scan in scans:
-            for positions, found in scan.live(list(dict.fromkeys([*columns, DELETED]))):
-                mask = pc.equal(pc.fill_null(found[DELETED], False), deleted)
-                yield entry, positions[mask.to_numpy()], found.filter(mask).select(columns)
-
-    empty = batch.schema.empty_table()
-    deleted = pa.concat_tables(
-        [empty.select(names), *(found for *_, found in rows(deleted=True, columns=names))]
-    )
-    if not deleted.num_rows:
-        return
-    live = (part for *_, found in rows(deleted=False, columns=names) for part in found.to_batches())
-    shared = shared_keys(deleted, live, names)
-    if not shared.num_rows:
-        return
-    found, columns = [empty], batch.schema.names
-    for entry, positions, some in rows(deleted=True, columns=columns):
-        at, _ = matches(some, shared.select(names).combine_chunks(), names)
-        entry.mark(positions[at])
-        found.append(some.take(pa.array(at)))
-    with batch.writing(keys) as writer:
-        writer.write(survivors(pa.concat_tables(found), shared, names))
-
-
-def _origin_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the distinct keys under which the table has the values that changes keep."""
-    moved = changes[ORIGIN].combine_chunks()
-    there = pc.is_valid(moved)
-    arrays = [pc.if_else(there, moved.field(name), changes[name].combine_chunks()) for name in keys]
-    return _distinct(pa.table(arrays, schema=pa.schema([changes.schema.field(name) for name in keys])))
 
 
 def _distinct(keys: pa.Table) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import reduce as fold
 from typing import Any
 
@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.spark.lake.columns import OP
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
-
-Key = tuple[Any, ...]
 
 
 def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
@@ -29,16 +27,15 @@ def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
     return groups
 
 
-def fitted(rows: pa.Table, schema: pa.Schema, others: Sequence[str] = ()) -> pa.Table:
-    """Return the columns of ``schema`` in its types (null if ``rows`` lacks one), and the columns ``others`` as is."""
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of ``schema`` in its types; null if ``rows`` lacks one."""
     arrays = [
         in_type(rows[field.name], field.type)
         if field.name in rows.column_names
         else pa.chunked_array([pa.nulls(rows.num_rows, field.type)])
         for field in schema
     ]
-    extra = [pa.field(name, rows.schema.field(name).type) for name in others]
-    return pa.table([*arrays, *(rows[name] for name in others)], schema=pa.schema([*schema, *extra]))
+    return pa.table(arrays, schema=schema)
 
 
 def typed(changes: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -121,28 +118,12 @@ def codes(rows: pa.Table, names: Sequence[str]) -> pa.Array:
     return fold(both, encoded).indices.cast(pa.int64())
 
 
-def values_of(column: Any) -> list[Any]:
-    """Return values that can be compared. Dates and times are numbers, because Python's end with the year 9999."""
-    kind = column.type
-    if pa.types.is_date32(kind):
-        column = column.cast(pa.int32())
-    elif pa.types.is_timestamp(kind):
-        column = column.cast(pa.int64())
-    values: list[Any] = column.to_pylist()
-    return values
-
-
-def keys_of(rows: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
-    """Yield the key of each row, with values in the form of ``values_of``."""
-    return zip(*(values_of(rows[name]) for name in keys), strict=True)
-
-
-def origins(changes: pa.Table, keys: Sequence[str]) -> Iterator[Key]:
-    """Yield, for each row, the key under which the target has its kept values."""
+def origin_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """Return, for each row, the key under which the target has its kept values."""
     moved = changes[ORIGIN].combine_chunks()
-    before = zip(*(values_of(moved.field(name)) for name in keys), strict=True)
-    for key, origin, there in zip(keys_of(changes, keys), before, moved.is_valid().to_pylist(), strict=True):
-        yield origin if there else key
+    there = pc.is_valid(moved)
+    arrays = [pc.if_else(there, moved.field(name), changes[name].combine_chunks()) for name in keys]
+    return pa.table(arrays, schema=pa.schema([changes.schema.field(name) for name in keys]))
 
 
 def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_rows: bool) -> pa.Table:
@@ -151,15 +132,15 @@ def with_values(changes: pa.Table, found: pa.Table, keys: Sequence[str], *, all_
     :param found: rows of the target with the keys and the kept columns.
     :param all_rows: fill the values into all rows, not only into moved ones.
     """
-    row_of = {key: number for number, key in enumerate(keys_of(found, keys))}
+    coded = codes(pa.concat_tables([found.select(keys), origin_keys(changes, keys)]), keys)
+    sources = pc.index_in(coded.slice(found.num_rows), value_set=coded.slice(0, found.num_rows))
     moved = pc.is_valid(changes[ORIGIN].combine_chunks()).to_pylist()
-    sources = [row_of.get(key) for key in origins(changes, keys)]
     for name, mask in kept_masks(changes).items():
         taken = [all_rows or each for each in moved]
         here = pc.and_(mask, pa.array(taken, pa.bool_()))
         field = changes.schema.field(name)
         if name in found.column_names:
-            values = in_type(found[name].combine_chunks().take(pa.array(sources, pa.int64())), field.type)
+            values = in_type(found[name].combine_chunks().take(sources), field.type)
         else:
             values = pa.nulls(changes.num_rows, field.type)
         array = pc.if_else(here, values, changes[name].combine_chunks())

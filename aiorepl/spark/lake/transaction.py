@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import contextmanager
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from aiorepl.spark.lake.columns import Evolution
 from aiorepl.spark.lake.rows import fitted
 from aiorepl.spark.lake.scan import FileScan
 from aiorepl.spark.lake.table import IS_CURRENT, Mode
-from aiorepl.spark.lake.writer import FileWriter
+from aiorepl.spark.lake.writer import FILE_BYTES, FileWriter
 
 
 class File(Protocol):
@@ -135,9 +135,16 @@ class Transaction(ABC, Generic[F]):
         """Delete all rows of a file."""
         entry.gone = True
 
-    def writing(self, keys: Sequence[str] = ()) -> Writing[F]:
+    @contextmanager
+    def writing(self, keys: Sequence[str] = ()) -> Iterator[FileWriter[F, Any]]:
         """Return a context that writes rows. The rows exist from the next step on."""
-        return Writing(self, self._writer(keys))
+        writer = self._writer(keys)
+        try:
+            yield writer
+            self.add(writer.finish())
+        except BaseException:
+            self._delete(file.path for file in writer.finish())
+            raise
 
     def add(self, files: Sequence[F]) -> None:
         """Begin another step. The rows of these new files exist from this step on."""
@@ -205,27 +212,30 @@ class Transaction(ABC, Generic[F]):
                 self.drop(entry)
 
 
-class Writing(Generic[F]):
-    """Writes the new rows of one step."""
+_SMALL_BYTES: Final = FILE_BYTES // 2
+_DEAD_SHARE: Final = 0.1
+"""A file with a larger share of deleted rows is written again."""
 
-    def __init__(self, transaction: Transaction[F], writer: FileWriter[F, Any]) -> None:
-        self._transaction = transaction
-        self._writer = writer
 
-    def __enter__(self) -> FileWriter[F, Any]:
-        return self._writer
+def is_due(every: int, since: int, version: int) -> bool:
+    """Whether upkeep that is due every ``every`` versions is due now.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if kind is None:
-                self._transaction.add(self._writer.finish())
-                return
-        except BaseException:
-            self._discard()
-            raise
-        self._discard()
+    :param every: 0: never.
+    :param since: the version after the last upkeep.
+    """
+    return every > 0 and version // every > since // every
 
-    def _discard(self) -> None:
-        self._transaction._delete(file.path for file in self._writer.discard())
+
+def worn(entries: Iterable[Entry[F]]) -> Iterator[Entry[F]]:
+    """Yield the files to write again: files with many deleted rows, and small files that are not alone in their partition."""
+    found: dict[Hashable, list[Entry[F]]] = {}
+    for entry in entries:
+        if _has_many_dead(entry) or entry.file.size < _SMALL_BYTES:
+            found.setdefault(entry.file.partition, []).append(entry)
+    for some in found.values():
+        if len(some) > 1 or _has_many_dead(some[0]):
+            yield from some
+
+
+def _has_many_dead(entry: Entry[F]) -> bool:
+    return len(entry.dead()) > _DEAD_SHARE * entry.file.rows

@@ -42,12 +42,7 @@ class FileWriter(ABC, Generic[F, K]):
                 self._close(values)
 
     def finish(self) -> list[F]:
-        """Complete the files, and return them."""
-        self._close_all()
-        return self._done
-
-    def discard(self) -> list[F]:
-        """Close the files, and return all that were begun. For use after a failure."""
+        """Complete the files, and return them; after a failure, all that were begun."""
         self._close_all()
         return self._done
 

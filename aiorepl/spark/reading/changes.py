@@ -17,6 +17,7 @@ from typing import Final, Literal, cast
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from aiorepl.checked import checked
@@ -32,7 +33,7 @@ from aiorepl.spark.reading.described import describe
 from aiorepl.spark.reading.file_columns import FileColumns
 from aiorepl.spark.reading.options import ReadOptions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
-from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, of_arrow, quoted
+from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, quoted
 from aiorepl.storage.objects.location import ObjectStore
 
 _MAP: Final = MapType(StringType(), StringType())
@@ -224,7 +225,8 @@ def _scan(
     :param within: the condition that selects the rows.
     """
     own = [
-        StructField(columns.field(name).name, of_arrow(columns.field(name).type)) for name in columns.indexes
+        StructField(columns.field(name).name, from_arrow_type(columns.field(name).type))
+        for name in columns.indexes
     ]
     schema = StructType([*own, *META.fields]).add(UNREPRESENTABLE.name, _MAP)
     try:

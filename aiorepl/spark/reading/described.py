@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from aiorepl.errors import SchemaChanged
-from aiorepl.formats.arrow.types import arrow_type
+from aiorepl.formats.arrow.types import column_types
 from aiorepl.history import files
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.index import SegmentIndex
@@ -63,27 +63,18 @@ class Inferred:
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def shape(relation: Relation, types: Types) -> Shape:
-    """Return the columns of a description."""
+def shape(relation: Relation, kinds: Iterable[pa.DataType]) -> Shape:
+    """Return the columns of a description.
+
+    :param kinds: the columns' Arrow types.
+    """
     return tuple(
         ColumnShape(
             column.name,
             None if (found := relation.attributes.get(column.name)) is None else found.number,
-            str(arrow_type(column.type_oid, column.type_modifier, types)),
+            str(kind),
         )
-        for column in relation.columns
-    )
-
-
-def file_shape(relation: Relation, schema: pa.Schema) -> Shape:
-    """Return the columns of a history file."""
-    return tuple(
-        ColumnShape(
-            column.name,
-            None if (found := relation.attributes.get(column.name)) is None else found.number,
-            str(field.type),
-        )
-        for column, field in zip(relation.columns, schema, strict=False)
+        for column, kind in zip(relation.columns, kinds, strict=True)
     )
 
 
@@ -151,7 +142,7 @@ class SchemaWatch:
         key = (relation.payload, index.types, frozenset(relation.attributes.items()))
         found = self._found.get(key)
         if found is None:
-            now = shape(relation, Types(index.types))
+            now = shape(relation, column_types(relation, Types(index.types)))
             found = self._found[key] = differences(self._inferred.columns, now, self._only)
         return found
 
@@ -184,7 +175,11 @@ class Described:
     relation: Relation
     types: tuple[TypeInfo, ...]
     kinds: tuple[pa.DataType, ...]
-    columns: Shape
+
+    @property
+    def columns(self) -> Shape:
+        """The columns, for ``differences``."""
+        return shape(self.relation, self.kinds)
 
     @property
     def registry(self) -> Types:
@@ -200,13 +195,11 @@ def describe(reader: JournalReader, journal: Location, table: TableName) -> Desc
     found = newest_description(reader, table)
     if found is not None:
         relation, types = found
-        kinds = [arrow_type(each.type_oid, each.type_modifier, types) for each in relation.columns]
-        return Described(relation, types.added, tuple(kinds), shape(relation, types))
+        return Described(relation, types.added, column_types(relation, types))
     compacted = files(journal, table.schema, table.name)
     if compacted is None or not compacted.files:
         return None
     last = compacted.files[-1]
     old = last.relation()
     assert old is not None
-    fields = [last.schema.field(number) for number in range(len(old.columns))]
-    return Described(old, (), tuple(field.type for field in fields), file_shape(old, last.schema))
+    return Described(old, (), tuple(last.schema.types[: len(old.columns)]))

@@ -141,23 +141,18 @@ def _start(text: str | None) -> Literal["earliest", "latest"] | LSN | None:
     match text:
         case None | "earliest" | "latest":
             return text
-    try:
-        return LSN.parse(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"option startingPosition is earliest, latest or an LSN like 0/171B2A8, not {text!r}"
-        ) from None
+    return _lsn("startingPosition", "earliest, latest", text)
 
 
 def _end(text: str | None) -> LSN | None:
-    if text is None or text == "latest":
-        return None
+    return None if text is None or text == "latest" else _lsn("endingPosition", "latest", text)
+
+
+def _lsn(name: str, words: str, text: str) -> LSN:
     try:
         return LSN.parse(text)
     except ValueError:
-        raise ConfigurationError(
-            f"option endingPosition is latest or an LSN like 0/171B2A8, not {text!r}"
-        ) from None
+        raise ConfigurationError(f"option {name} is {words} or an LSN like 0/171B2A8, not {text!r}") from None
 
 
 def _bytes(name: str, text: str) -> int:

@@ -17,7 +17,6 @@ from pyspark.sql.types import StructType
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.history import files as history_files
 from aiorepl.journal.chain import Chain
-from aiorepl.journal.completeness import Gap
 from aiorepl.journal.reader import JournalReader, listed
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.loggers import logger
@@ -80,7 +79,8 @@ class Planner:
         self.told = ZERO
         """The LSN up to which ``_tell`` has logged incomplete tables."""
         self._inferred = inferred
-        self._arrow = to_arrow_schema(schema, timezone="UTC")
+        self.columns = to_arrow_schema(schema, timezone="UTC")
+        """The query's columns, as Arrow types."""
         self._numbers = {field.name: (field.metadata or {}).get(NUMBER) for field in schema.fields}
         self._shape: Typed | Generic
         self._newest: tuple[Described | None, Newest] | None = None
@@ -89,19 +89,14 @@ class Planner:
                 raise ConfigurationError(
                     ".schema(...) needs the option table: without it the schema is fixed"
                 )
-            self._shape = Generic(self._arrow)
+            self._shape = Generic(self.columns)
         else:
             require_readable(schema)
             if options.selected is not None:
-                options.selected.require_readable(self._arrow)
+                options.selected.require_readable(self.columns)
             self._shape = Typed(
-                options.table, self._arrow, options.keys, options.null, selected=options.selected
+                options.table, self.columns, options.keys, options.null, selected=options.selected
             )
-
-    @property
-    def columns(self) -> pa.Schema:
-        """The query's columns, as Arrow types."""
-        return self._arrow
 
     @property
     def digest(self) -> str | None:
@@ -118,7 +113,7 @@ class Planner:
         described = describe(reader, self.options.journal, table)
         # A table that is not in the journal yet has no column that could be renamed.
         columns = () if described is None else described.columns
-        return SchemaWatch(table, Inferred(columns, reader.chain().last_segment_end), self._arrow.names)
+        return SchemaWatch(table, Inferred(columns, reader.chain().last_segment_end), self.columns.names)
 
     def start(self, reader: JournalReader) -> Position:
         """Return the position where a new query starts.
@@ -275,7 +270,7 @@ class Planner:
                 if self._inferred is None:
                     self._require_same(described.relation)
                 newest = Newest.of(
-                    described.relation, described.registry, self._arrow, selected, null=self.options.null
+                    described.relation, described.registry, self.columns, selected, null=self.options.null
                 )
             self._newest = described, newest
         return self._newest
@@ -349,11 +344,7 @@ def _place(reader: JournalReader, chain: Chain, place: BlockPosition) -> str:
 def log_gaps(chain: Chain, after: LSN, until: LSN) -> None:
     """Warn of the accepted gaps that a query crosses."""
     for gap in chain.gaps_between(after, until):
-        _log_gap(gap)
-
-
-def _log_gap(gap: Gap) -> None:
-    _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)
+        _log.warning("the journal has an accepted gap between %s and %s", gap.after, gap.until)
 
 
 def log_appeared(chain: Chain, after: LSN, until: LSN, table: TableName | None) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -32,7 +33,8 @@ from pyspark.sql.types import (
 )
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.formats.arrow.types import arrow_type
+from aiorepl.formats.arrow.types import META as ARROW_META
+from aiorepl.formats.arrow.types import column_types
 from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.spark.reading.selected import SelectedTable
 from aiorepl.values.registry import Types
@@ -47,16 +49,7 @@ MISSING: Final = "aiorepl.missing"
 MASKED: Final = "aiorepl.masked"
 """The metadata of a column that the query masks."""
 
-META: Final = StructType(
-    [
-        StructField(OP, StringType(), nullable=False),
-        StructField(COMMIT_LSN, LongType(), nullable=False),
-        StructField(ORDINAL, LongType(), nullable=False),
-        StructField(XID, LongType()),
-        StructField(COMMIT_TS, TimestampType()),
-        StructField(UNCHANGED, ArrayType(StringType(), containsNull=False)),
-    ]
-)
+META: Final[StructType] = from_arrow_schema(ARROW_META)
 """The columns besides a table's own. ``_op`` is insert, update, delete or truncate, or read for a row of a snapshot; there
 ``_xid`` is 0. ``(_commit_lsn, _ordinal)`` identifies a change, and sorts in commit order; ``_commit_lsn`` is the LSN as a
 number. ``_unchanged`` lists the columns whose TOASTed value the server did not send; they are null in the row.
@@ -84,19 +77,6 @@ GENERIC: Final = StructType(
 """The columns for the changes of all tables, values in PostgreSQL's text form. ``op`` can also be message, with ``prefix`` and
 ``content``. A message that is not transactional has no xid and time; ``commit_lsn`` is its own LSN, and ``ordinal`` is 0."""
 
-_SCALARS: Final[dict[pa.DataType, DataType]] = {
-    pa.int16(): ShortType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
-    pa.float64(): DoubleType(),
-    pa.bool_(): BooleanType(),
-    pa.binary(): BinaryType(),
-    pa.date32(): DateType(),
-    pa.timestamp("us"): TimestampNTZType(),
-    pa.timestamp("us", tz="UTC"): TimestampType(),
-    pa.string(): StringType(),
-}
 _READABLE: Final = (
     StringType,
     BinaryType,
@@ -121,9 +101,7 @@ def table_schema(relation: Relation, types: Types) -> StructType:
     :param relation: the table's description.
     :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
-    return described_schema(
-        relation, [arrow_type(each.type_oid, each.type_modifier, types) for each in relation.columns]
-    )
+    return described_schema(relation, column_types(relation, types))
 
 
 def described_schema(
@@ -143,7 +121,7 @@ def described_schema(
     fields = [
         StructField(
             column.name,
-            of_arrow(kind),
+            from_arrow_type(kind),
             metadata=_metadata(relation.attributes.get(column.name), masked=column.name in masked),
         )
         for column, kind in zip(relation.columns, kinds, strict=True)
@@ -165,15 +143,6 @@ def _metadata(attribute: Attribute | None, *, masked: bool) -> dict[str, str] | 
         if attribute.missing is not None:
             metadata[MISSING] = attribute.missing
     return metadata or None
-
-
-def of_arrow(kind: pa.DataType) -> DataType:
-    """Return the Spark type of an Arrow type."""
-    if pa.types.is_list(kind):
-        return ArrayType(of_arrow(kind.value_type))
-    if pa.types.is_struct(kind):
-        return StructType([StructField(field.name, of_arrow(field.type)) for field in kind])
-    return DecimalType(kind.precision, kind.scale) if pa.types.is_decimal(kind) else _SCALARS[kind]
 
 
 def require_readable(schema: StructType) -> None:

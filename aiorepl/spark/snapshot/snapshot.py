@@ -22,7 +22,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -45,10 +45,11 @@ from aiorepl.snapshot.reading_transaction import TableLocked
 from aiorepl.source.capture import Capture
 from aiorepl.source.preflight import SlotRequest
 from aiorepl.source.source import Source
+from aiorepl.spark.lake.delta_folder import DeltaFolder
+from aiorepl.spark.lake.delta_log import DataFile
 from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
-from aiorepl.spark.snapshot.files import DeltaFiles, WrittenFile
+from aiorepl.spark.snapshot.files import DeltaFiles, MirroredTable, write_chunks
 from aiorepl.spark.snapshot.reader import LOCKED_REMEDY, SnapshotTable
-from aiorepl.spark.snapshot.tasks import MirroredTable, write_chunks
 from aiorepl.table_name import TableName
 from aiorepl.values.registry import Types
 
@@ -187,7 +188,7 @@ class Snapshot:
             described = self._find(table)
             arrow = to_arrow_schema(self._schema(described), timezone="UTC")
             kept = pa.schema([field.with_nullable(True) for field in arrow if field.name not in _NOT_KEPT])
-            files = DeltaFiles(os.fspath(target), kept, storage_options)
+            files = DeltaFiles(DeltaFolder(os.fspath(target), storage_options), kept)
             parts.append(MirroredTable(self._reading(described, kept), self._ranges(described), files))
         for part in parts:
             part.files.create()
@@ -206,9 +207,9 @@ class Snapshot:
             table: sum(file.rows for file in found) for table, found in zip(targets, written, strict=True)
         }
 
-    def _write(self, parts: Sequence[MirroredTable]) -> list[list[WrittenFile]]:
+    def _write(self, parts: Sequence[MirroredTable]) -> list[list[DataFile]]:
         """Write the rows of tables by executors; return the files of each."""
-        written: list[list[WrittenFile]] = [[] for _ in parts]
+        written: list[list[DataFile]] = [[] for _ in parts]
         chunks = [
             (number, chunk, rows)
             for number, part in enumerate(parts)
@@ -309,47 +310,23 @@ class Snapshot:
             self._options.statement_timeout,
         )
 
-    def _load(self, schema: StructType, reader: DataSourceReader) -> DataFrame:
+    def _load(self, columns: StructType, reader: DataSourceReader) -> DataFrame:
         name = f"aiorepl_snapshot_{secrets.token_hex(8)}"
 
-        # A class that is defined in a function is pickled by value, with its attributes.
-        class TableSource(_TableSource):
-            chosen_name = name
-            chosen_schema = schema
-            chosen_reader = reader
+        # A class that is defined in a function is pickled by value, with what it refers to.
+        class TableSource(DataSource):
+            @classmethod
+            def name(cls) -> str:
+                return name
+
+            def schema(self) -> StructType:
+                return columns
+
+            def reader(self, schema: StructType) -> DataSourceReader:
+                return reader
 
         self._spark.dataSource.register(TableSource)
         return self._spark.read.format(name).load()
-
-
-class _TableSource(DataSource):
-    """The base of the data sources for one table."""
-
-    chosen_name: ClassVar[str]
-    chosen_schema: ClassVar[StructType]
-    chosen_reader: ClassVar[DataSourceReader]
-
-    @classmethod
-    def name(cls) -> str:
-        return cls.chosen_name
-
-    def schema(self) -> StructType:
-        return self.chosen_schema
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return self.chosen_reader
-
-
-class _ChunkPartition(InputPartition):
-    """A chunk, which one task reads.
-
-    :param number: the number within the table, from 0.
-    """
-
-    def __init__(self, number: int, rows: Range) -> None:
-        super().__init__(number)
-        self.number = number
-        self.rows = rows
 
 
 class _RowsReader(DataSourceReader):
@@ -360,11 +337,10 @@ class _RowsReader(DataSourceReader):
         self._ranges = ranges
 
     def partitions(self) -> list[InputPartition]:
-        return [_ChunkPartition(number, rows) for number, rows in enumerate(self._ranges)]
+        return [InputPartition(chunk) for chunk in enumerate(self._ranges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _ChunkPartition)
-        return self._table.batches(partition.number, partition.rows)
+        return self._table.batches(*partition.value)
 
 
 class _LoopThread:

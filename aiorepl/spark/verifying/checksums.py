@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from aiorepl.spark.verifying.canonical import Canonical, joined, joined_sql
-from aiorepl.wire.commands import identifier
+from aiorepl.wire.commands import identifier, literals
 
 Bound = int | str
 """The first column of a key: a number, or a text compared by its bytes."""
@@ -87,8 +87,7 @@ class Comparison:
     def selected(self) -> str:
         """The SQL that selects a row's range, the text of its key, and its hash."""
         form = self.columns[self.keys[0]]
-        listed = ", ".join("'" + str(bound).replace("'", "''") + "'" for bound in self.bounds)
-        bounds = f"ARRAY[{listed}]::{'numeric' if form.number else 'text'}[]"
+        bounds = f"ARRAY[{literals(map(str, self.bounds))}]::{'numeric' if form.number else 'text'}[]"
         number = f"coalesce(width_bucket({self.first}, {bounds}), 0)" if self.bounds else "0"
         keys = joined_sql([self._sql(name) for name in self.keys])
         row = joined_sql([self._sql(name) for name in self.columns])

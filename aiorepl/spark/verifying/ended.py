@@ -38,7 +38,7 @@ from aiorepl.spark.mirroring.source import MirrorPlanner
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.verifying.canonical import Canonical, canonical, joined, readable
 from aiorepl.spark.verifying.checksums import Comparison
-from aiorepl.spark.verifying.removal import LAST_ORDINAL
+from aiorepl.spark.verifying.repair import LAST_ORDINAL
 from aiorepl.storage.opening import Location
 from aiorepl.table_name import TableName
 from aiorepl.transforms.selection import Selection

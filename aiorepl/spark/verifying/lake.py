@@ -1,22 +1,32 @@
-"""Reads checksums and hashes of a version of a table, in this process or in a task."""
+"""Reads checksums and hashes of a version of a table, in this process or on Spark's executors; each task reads some of its files."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake.table import ColumnRange, Rows
+from aiorepl.spark.lake.columns import COMMIT_LSN
+from aiorepl.spark.lake.table import DELETED, IS_CURRENT, VALID_TO_LSN, ColumnRange, Rows
 from aiorepl.spark.verifying.canonical import joined
-from aiorepl.spark.verifying.checksums import ALL, Comparison, LakeRows, LakeSums, Row, Share
+from aiorepl.spark.verifying.checksums import (
+    ALL,
+    Comparison,
+    LakeRows,
+    LakeSums,
+    Row,
+    Share,
+    Sum,
+)
 
-COMMIT_LSN: Final = "_commit_lsn"
-_DELETED, _IS_CURRENT, _ENDED = "_deleted", "_is_current", "_valid_to_lsn"
-MODES: Final = (_DELETED, _IS_CURRENT, _ENDED)
+MODES: Final = (DELETED, IS_CURRENT, VALID_TO_LSN)
 """The columns that tell which rows exist, in the modes soft_delete and history."""
 _LAST: Final = 2**63 - 1
 
@@ -84,10 +94,6 @@ class LakeTable:
             found.append(batch.select(compared.keys).filter(pc.is_in(joint, value_set=texts)))
         return pa.Table.from_batches(found, pa.schema(fields)) if found else pa.schema(fields).empty_table()
 
-    def files(self) -> tuple[list[str], int]:
-        """Return the files and their total bytes, as ``Rows.files``."""
-        return self.version.files()
-
     def _within(self, compared: Comparison, places: Collection[int]) -> ColumnRange | None:
         """Return one range of the key's first column that spans these ranges."""
         name, bounds = compared.keys[0], compared.bounds
@@ -110,14 +116,14 @@ def _compared(
     compared: Comparison, lsn: LSN, end: LSN | None, batch: pa.RecordBatch
 ) -> Iterator[tuple[int, Row, bool]]:
     modes, changed = compared.modes, batch[COMMIT_LSN]
-    if _IS_CURRENT in modes:
-        changed = pc.max_element_wise(changed, batch[_ENDED])
+    if IS_CURRENT in modes:
+        changed = pc.max_element_wise(changed, batch[VALID_TO_LSN])
     since = pc.fill_null(pc.greater_equal(changed, int(lsn)), False)
     there = pa.repeat(pa.scalar(True), batch.num_rows)
-    if _DELETED in modes:
-        there = pc.invert(pc.fill_null(batch[_DELETED], False))
-    elif _IS_CURRENT in modes:
-        there = pc.fill_null(batch[_IS_CURRENT], False)
+    if DELETED in modes:
+        there = pc.invert(pc.fill_null(batch[DELETED], False))
+    elif IS_CURRENT in modes:
+        there = pc.fill_null(batch[IS_CURRENT], False)
     wanted = pc.or_(there, since)
     # If the journal's end is unknown, no position counts as impossible.
     impossible = pc.fill_null(pc.greater(changed, _LAST if end is None else int(end) - 1), False)
@@ -127,3 +133,107 @@ def _compared(
             yield place, row._replace(hash=~row.hash), False
         else:
             yield place, row, late
+
+
+LARGE: Final = 256 * 1024 * 1024
+"""If the files of a table have more bytes, executors read the table."""
+_TASK_BYTES: Final = 128 * 1024 * 1024
+_ROWS: Final = 10_000
+
+# Sums of hashes are texts, because a sum may have more than 64 bits.
+_SUMS: Final = pa.schema(
+    {"place": pa.int64(), "rows": pa.int64(), "hashes": pa.string(), "changed": pa.bool_()}
+)
+_HASHES: Final = pa.schema({"place": pa.int64(), "key": pa.string(), "hash": pa.int64(), "since": pa.bool_()})
+
+
+@dataclass(frozen=True)
+class DistributedTable:
+    """A ``LakeTable`` that executors read.
+
+    :param files: the table's files.
+    :param tasks: the number of tasks that read them.
+    """
+
+    spark: SparkSession
+    table: LakeTable
+    files: Sequence[str]
+    tasks: int
+
+    def sums(self, compared: Comparison, lsn: LSN) -> LakeSums:
+        """Return the checksums that ``LakeTable.sums`` returns."""
+        found = LakeSums()
+        for row in (
+            self._files().mapInArrow(_summing(self.table, compared, lsn), from_arrow_schema(_SUMS)).collect()
+        ):
+            before = found.sums[row.place]
+            if row.rows:
+                found.sums[row.place] = Sum(before.rows + row.rows, before.hashes + int(row.hashes))
+            if row.changed:
+                found.changed.add(row.place)
+        return found
+
+    def rows(
+        self, compared: Comparison, lsn: LSN, places: Collection[int], share: Share = ALL
+    ) -> dict[int, LakeRows]:
+        """Return the rows that ``LakeTable.rows`` returns."""
+        found = {place: LakeRows() for place in places}
+        reading = _hashing(self.table, compared, lsn, frozenset(places), share)
+        for row in self._files().mapInArrow(reading, from_arrow_schema(_HASHES)).toLocalIterator():
+            found[row.place].add(Row(row.key, row.hash, None, None), since=row.since)
+        return found
+
+    def _files(self) -> DataFrame:
+        groups = [self.files[number :: self.tasks] for number in range(self.tasks)]
+        rows = [(orjson.dumps(each),) for each in groups]
+        return self.spark.createDataFrame(rows, "files binary").repartition(self.tasks)
+
+
+def distributed(table: LakeTable, session: Callable[[], SparkSession] | None) -> LakeTable | DistributedTable:
+    """Return a table's reader, which uses executors if the table is large.
+
+    :param session: returns the Spark session; ``None`` if there is none.
+    """
+    if session is None:
+        return table
+    files, size = table.version.files()
+    if not files or size <= LARGE:
+        return table
+    return DistributedTable(session(), table, files, min(len(files), -(-size // _TASK_BYTES)))
+
+
+def _summing(table: LakeTable, compared: Comparison, lsn: LSN) -> Any:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for files in _groups(batches):
+            found = table.sums(compared, lsn, files)
+            places = sorted({*found.sums, *found.changed})
+            sums = [found.sums.get(place, Sum()) for place in places]
+            hashes = [str(each.hashes) for each in sums]
+            changed = [place in found.changed for place in places]
+            yield pa.record_batch([places, [each.rows for each in sums], hashes, changed], schema=_SUMS)
+
+    return read
+
+
+def _hashing(table: LakeTable, compared: Comparison, lsn: LSN, places: Collection[int], share: Share) -> Any:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for files in _groups(batches):
+            waiting: list[tuple[Any, ...]] = []
+            for place, row, since in table.rows_of(compared, lsn, places, share, files):
+                waiting.append((place, row.key, row.hash, since))
+                if len(waiting) == _ROWS:
+                    yield _batch(waiting)
+                    waiting = []
+            yield _batch(waiting)
+
+    return read
+
+
+def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[set[str]]:
+    for batch in batches:
+        for files in batch["files"].to_pylist():
+            yield set(orjson.loads(files))
+
+
+def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    return pa.record_batch([*map(list, zip(*rows, strict=True))] or [[]] * len(_HASHES), schema=_HASHES)

@@ -1,4 +1,7 @@
-"""Reads checksums and hashes of tables from PostgreSQL, under one snapshot whose LSN is known."""
+"""Reads checksums and hashes of tables from PostgreSQL, under one snapshot whose LSN is known.
+
+The methods and functions raise ConnectionFailed, ConnectionLost or ServerError if the server fails.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from aiorepl.source.source import Source
 from aiorepl.spark.verifying.checksums import ALL, Comparison, Row, Share, Sum
 from aiorepl.transactions.control_messages import SIGNAL
 from aiorepl.values.registry import Types
-from aiorepl.wire.commands import identifier
+from aiorepl.wire.commands import identifier, literal
 from aiorepl.wire.server_errors import missing_slot
 
 LOCK_TIMEOUT: Final = 30.0
@@ -79,7 +82,6 @@ class SourceSnapshot:
         """Take a snapshot.
 
         :raises ConfigurationError, SlotError: the role may not read a table, or has no right to replicate.
-        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
         """
         name = f"{source.slot[:46]}_verify_{secrets.token_hex(4)}"
         slot = replace(source, slot=name, temporary=True, create_slot=True)
@@ -149,10 +151,7 @@ class SourceSnapshot:
             await lock_table(self._connection, table, role, LOCK_TIMEOUT)
 
     async def publishes_deletes(self, table: PublishedTable) -> bool:
-        """Return whether the stream has every delete and truncate of a table. If not, the lake keeps deleted rows on purpose.
-
-        :raises ConnectionLost, ServerError: the server failed.
-        """
+        """Return whether the stream has every delete and truncate of a table. If not, the lake keeps deleted rows on purpose."""
         with translating(), translating_locked("a published table", LOCK_TIMEOUT):
             ((published,),) = await fetch_published(
                 self._connection, _DELETES, list(self._publications), table.schema, table.name
@@ -160,10 +159,7 @@ class SourceSnapshot:
         return bool(published)
 
     async def bounds(self, table: PublishedTable, compared: Comparison, rows: int) -> Comparison:
-        """Return ``compared`` with the bounds of ranges that have about ``rows`` rows each.
-
-        :raises ConnectionLost, ServerError: the server failed.
-        """
+        """Return ``compared`` with the bounds of ranges that have about ``rows`` rows each."""
         name = identifier(compared.keys[0])
         query = (
             f"SELECT bound::text, text FROM (SELECT {compared.first} AS bound, format('%s', t.{name}) AS text, "
@@ -177,10 +173,7 @@ class SourceSnapshot:
         return replace(compared, bounds=bounds, texts=tuple(found.values()))
 
     async def sums(self, table: PublishedTable, compared: Comparison) -> dict[int, Sum]:
-        """Return the checksums of the ranges that have rows.
-
-        :raises ConnectionLost, ServerError: the server failed.
-        """
+        """Return the checksums of the ranges that have rows."""
         query = (
             f"SELECT number, count(*), sum(hash)::text FROM (SELECT {compared.selected} FROM {_published(table)}) hashed "
             "GROUP BY number"
@@ -193,10 +186,7 @@ class SourceSnapshot:
     async def rows(
         self, table: PublishedTable, compared: Comparison, places: Collection[int], share: Share = ALL
     ) -> AsyncIterator[tuple[int, Row]]:
-        """Yield the rows of ranges, range by range.
-
-        :raises ConnectionLost, ServerError: the server failed.
-        """
+        """Yield the rows of ranges, range by range."""
         texts = ", ".join(f"format('%s', t.{identifier(name)})" for name in compared.keys)
         number = compared.columns[compared.keys[0]].number
         wanted = "" if share == ALL else f" AND {share.condition}"
@@ -220,13 +210,9 @@ def _within(compared: Comparison, places: Collection[int]) -> str:
     if not compared.columns[compared.keys[0]].number:
         return ""
     name, first, last = f"t.{identifier(compared.keys[0])}", min(places), max(places)
-    wanted = [f"{name} >= {_constant(compared.texts[first - 1])}"] if first else []
-    wanted += [f"{name} < {_constant(compared.texts[last])}"] if last < len(compared.texts) else []
+    wanted = [f"{name} >= {literal(compared.texts[first - 1])}"] if first else []
+    wanted += [f"{name} < {literal(compared.texts[last])}"] if last < len(compared.texts) else []
     return f" WHERE {' AND '.join(wanted)}" if wanted else ""
-
-
-def _constant(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _published(table: PublishedTable) -> str:
@@ -237,28 +223,18 @@ async def mark(source: Source) -> None:
     """Write a logical decoding message, so that the slot is confirmed beyond the snapshot even if nobody writes anything else.
 
     :raises ConfigurationError: the server is a standby, or the role may not write messages.
-    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
-    connection = await source.connect_sql()
-    try:
-        with translating():
-            await emit(connection, MARKER, "")
-    finally:
-        connection.terminate()
+    async with _connected(source) as connection:
+        await emit(connection, MARKER, "")
 
 
 async def confirmed(source: Source) -> LSN:
     """Return the position up to which the pipeline has confirmed its slot: the journal has everything before it.
 
     :raises SlotError: the slot does not exist.
-    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
-    connection = await source.connect_sql()
-    try:
-        with translating():
-            found = await connection.fetchval(_CONFIRMED, source.slot)
-    finally:
-        connection.terminate()
+    async with _connected(source) as connection:
+        found = await connection.fetchval(_CONFIRMED, source.slot)
     if found is None:
         raise missing_slot(source.slot)
     return LSN.parse(found)
@@ -268,12 +244,17 @@ async def request(source: Source, table: str, wheres: Iterable[str | None]) -> N
     """Ask the pipeline of the slot to read rows of a table again.
 
     :raises ConfigurationError: the server is a standby, or the role may not write messages.
-    :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
     """
+    async with _connected(source) as connection:
+        for where in wheres:
+            await emit(connection, SIGNAL, content(source.slot, "snapshot", (table,), where))
+
+
+@contextlib.asynccontextmanager
+async def _connected(source: Source) -> AsyncIterator[Any]:
     connection = await source.connect_sql()
     try:
         with translating():
-            for where in wheres:
-                await emit(connection, SIGNAL, content(source.slot, "snapshot", (table,), where))
+            yield connection
     finally:
         connection.terminate()

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,8 +26,8 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.described import DescribedTable
 from aiorepl.source.source import Source
-from aiorepl.spark.lake.columns import mode_of
-from aiorepl.spark.lake.table import Mode, Rows, Target
+from aiorepl.spark.lake.columns import MODE_COLUMNS, mode_of
+from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
 from aiorepl.spark.verifying.canonical import canonical, readable
 from aiorepl.spark.verifying.checksums import (
@@ -39,10 +39,8 @@ from aiorepl.spark.verifying.checksums import (
     suspects,
 )
 from aiorepl.spark.verifying.ended import EndedRows, compare, replay
-from aiorepl.spark.verifying.executors import DistributedTable, distributed
-from aiorepl.spark.verifying.lake import COMMIT_LSN, MODES, LakeTable
-from aiorepl.spark.verifying.removal import removal
-from aiorepl.spark.verifying.repair import conditions
+from aiorepl.spark.verifying.lake import MODES, DistributedTable, LakeTable, distributed
+from aiorepl.spark.verifying.repair import conditions, removal
 from aiorepl.spark.verifying.results import RangeDifference, TableResult
 from aiorepl.spark.verifying.source import SourceSnapshot, confirmed, mark, request
 from aiorepl.storage.opening import Location
@@ -55,47 +53,8 @@ _ROUNDS: Final = 3
 _LOOK_SECONDS: Final = 0.5
 # The most rows of the lake that are compared one by one at a time.
 _ROWS_AT_ONCE: Final = 1_000_000
-_OURS: Final = (
-    COMMIT_LSN,
-    "_ordinal",
-    "_deleted",
-    "_is_current",
-    "_valid_from",
-    "_valid_to",
-    "_valid_to_lsn",
-    "_valid_to_ordinal",
-)
-
 
 KeysOf = Callable[[str, str], Sequence[str]]
-
-
-def _not_hidden(column: str) -> bool:
-    return False
-
-
-def _no_keys(schema: str, name: str) -> Sequence[str]:
-    return ()
-
-
-class Mirrored(Protocol):
-    """The tables of a mirror."""
-
-    @property
-    def lsn(self) -> LSN:
-        """The LSN up to which the tables have every transaction."""
-
-    def as_of(self) -> Mapping[str, object]:
-        """Return the tables that have a version at that LSN, as ``schema.table``."""
-
-    def types(self, table: str) -> Mapping[str, str]:
-        """Return the types by column that a table was written with, in the form of the mirror's option ``types``."""
-
-    def newest(self, table: str) -> Rows:
-        """Return the newest version of a table."""
-
-    def target(self, table: str, mode: Mode) -> Target:
-        """Return the target of a table, to correct its rows."""
 
 
 @dataclass(slots=True)
@@ -145,25 +104,27 @@ class Verification:
     :param keys: returns the columns that identify a row of a table, by its schema and name, where the replica identity has none.
     :param range_rows: about how many rows a key range has.
     :param timeout: how long the mirror may take to pass the LSN of a snapshot, in seconds.
-    :param hidden: whether the selection of the journal or of the mirror may hide columns with a name. Such columns are not compared.
     :param selection: the mirror's selection.
+    :param journal_selection: the pipeline's selection of the journal. Columns that one of the two may hide are not compared.
     :param session: returns a Spark session, whose executors read large tables; ``None``: this process reads all tables.
+    :raises ConfigurationError: the mirror has a selection, and ``selection`` does not fit it.
     """
 
     def __init__(
         self,
         source: Source,
-        mirrored: Mirrored,
+        mirrored: MirroredTables,
         journal: Location,
         *,
-        keys: KeysOf = _no_keys,
+        keys: KeysOf = lambda schema, name: (),
         range_rows: int = 100_000,
         timeout: float = 600.0,
-        hidden: Callable[[str], bool] = _not_hidden,
         selection: Selection | None = None,
+        journal_selection: Selection | None = None,
         session: Callable[[], SparkSession] | None = None,
     ) -> None:
-        self._hidden = hidden
+        mirrored.require_selection(selection)
+        self._rules = [each.rules for each in (selection, journal_selection) if each is not None]
         self._selection = selection
         self._session = session
         self._source = source
@@ -250,6 +211,9 @@ class Verification:
                 each.pending = suspects(sums[each.name], found_there)
             await self._compare(each, snapshot, described[each.name], lake)
 
+    def _hidden(self, column: str) -> bool:
+        return any(each.may_hide(column) for each in self._rules)
+
     def _choose(self, state: _Table, described: DescribedTable, schema: pa.Schema) -> None:
         """Choose the columns of a table that are compared."""
         table, types = described.table, described.layout.types
@@ -261,7 +225,7 @@ class Verification:
         if state.problem is not None:
             return
         own = {column.name for column in table.columns}
-        columns, others = {}, [name for name in schema.names if name in own or name not in _OURS]
+        columns, others = {}, [name for name in schema.names if name in own or name not in MODE_COLUMNS]
         for column in table.columns:
             if column.name in others and not self._hidden(column.name):
                 others.remove(column.name)

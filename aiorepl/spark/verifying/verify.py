@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import SparkSession
@@ -15,7 +15,7 @@ from aiorepl.source.source import Source
 from aiorepl.spark.lake.table import Lake
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.verifying.results import TableResult
-from aiorepl.spark.verifying.verification import KeysOf, Verification
+from aiorepl.spark.verifying.verification import Verification
 from aiorepl.storage.opening import Location
 
 # Imported at run time, because ``checked`` reads the annotations.
@@ -71,17 +71,16 @@ def verify(
     """
     source = Source(Secret.of(dsn) if dsn is not None else None, slot=slot, publication=tuple_of(publication))
     named = keys or {}
-    verification = verification_of(
+    verification = Verification(
         source,
+        MirroredTables(target, lake),
         journal,
-        target,
         keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
         range_rows=range_rows,
         timeout=seconds_of("timeout", timeout),
         selection=selection,
         journal_selection=journal_selection,
         session=None if spark is None else lambda: spark,
-        lake=lake,
     )
 
     def run() -> list[TableResult]:
@@ -90,36 +89,6 @@ def verify(
     # In another thread: in a notebook, the thread of the cells already has a running loop.
     with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
         return pool.submit(run).result()
-
-
-def verification_of(
-    source: Source,
-    journal: Location,
-    target: Location,
-    *,
-    keys: KeysOf,
-    range_rows: int,
-    timeout: float,
-    selection: Selection | None,
-    journal_selection: Selection | None,
-    session: Callable[[], SparkSession] | None,
-    lake: Lake | None = None,
-) -> Verification:
-    """Return the verification of a mirror's target; parameters as in ``verify`` and ``Verification``."""
-    mirrored = MirroredTables(target, lake)
-    mirrored.require_selection(selection)
-    rules = [each.rules for each in (selection, journal_selection) if each is not None]
-    return Verification(
-        source,
-        mirrored,
-        journal,
-        keys=keys,
-        range_rows=range_rows,
-        timeout=timeout,
-        hidden=lambda column: any(each.may_hide(column) for each in rules),
-        selection=selection,
-        session=session,
-    )
 
 
 def tuple_of(publication: str | Sequence[str]) -> tuple[str, ...]:
