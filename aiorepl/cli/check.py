@@ -132,6 +132,7 @@ async def _diagnose(
     from aiorepl.delivery.config import resolve
     from aiorepl.delivery.diagnose import check_folder, check_sinks
     from aiorepl.retry import RetryPolicy
+    from aiorepl.source.diagnose.access import readable
     from aiorepl.source.diagnose.check import check
     from aiorepl.source.diagnose.finding import error_found
     from aiorepl.transforms.diagnose import check_selections
@@ -143,6 +144,8 @@ async def _diagnose(
     additional: dict[str, Check] = {}
     if selections:
         additional["selection"] = partial(check_selections, selections)
+    if any(each.reselect for each in resolved.values()):
+        additional["reselect"] = partial(readable, about="reselect")
     if resolved:
         additional["sink"] = partial(check_sinks, resolved)
     findings: list[Finding] = []

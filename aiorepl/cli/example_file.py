@@ -73,6 +73,7 @@ path = "events"
 # transform = "mine:transform"  # function transform in mine.py beside this file: change -> change or None; may be async
 # routing_key = "{new.tenant}"  # for sinks that route by key
 # schema_changes = true         # also write an event when the columns of a table change
+# reselect = true               # read large values that an update did not change from the table
 # publication_changes = true    # also write an event for what publication_interval notices
 # Concurrent sinks such as webhook also have: concurrency (batches at a time) and order ("key" or "table").
 # [sinks.batches]               # default: [pipeline.batches]; [sinks.retry] likewise

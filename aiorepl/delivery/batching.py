@@ -50,18 +50,22 @@ class Batcher:
         # Rows are counted only if they are limited.
         self._whole_rows = 0
         self._partial_rows = 0
-        # The pieces that ``added`` has not counted yet, in order: whether each is the last piece of its slice.
+        # The pieces that ``added`` has not counted yet, in order: whether each is the last piece of its slice in the buffer.
         self._last_pieces: deque[bool] = deque()
 
-    def add(self, part: Slice) -> None:
-        """Add the next slice of the stream."""
+    def add(self, part: Slice, *, ends: bool = True) -> None:
+        """Add the next slice of the stream, or a piece of it.
+
+        :param ends: whether this is the last piece of the slice.
+        """
         if self._max_rows is None:
             self._partial.append(part)
         else:
             pieces = list(_split(part, self._max_rows))
             self._partial += pieces
-            self._last_pieces.extend(piece is pieces[-1] for piece in pieces)
+            self._last_pieces.extend([False] * (len(pieces) - 1))
             self._partial_rows += len(part.changes)
+        self._last_pieces.append(ends)
         self._partial_bytes += part.size
         if part.last:
             self._whole += self._partial
@@ -111,12 +115,11 @@ class Batcher:
         """Drop the unfinished transaction. Return how many added slices are complete with that."""
         pieces = len(self._partial)
         self._partial, self._partial_bytes, self._partial_rows = [], 0, 0
-        return pieces if self._max_rows is None else sum(self._last_pieces.pop() for _ in range(pieces))
+        return sum(self._last_pieces.pop() for _ in range(pieces))
 
     def added(self, batch: Batch) -> int:
         """Return how many added slices are complete with ``batch``. Call once for each batch, in the order of ``take``."""
-        pieces = len(batch.slices)
-        return pieces if self._max_rows is None else sum(self._last_pieces.popleft() for _ in range(pieces))
+        return sum(self._last_pieces.popleft() for _ in batch.slices)
 
     def _cut(self, parts: list[Slice]) -> tuple[Batch, list[Slice]]:
         count = len(parts) if self._max_rows is None else _fitting(parts, self._max_rows)

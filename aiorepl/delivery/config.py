@@ -38,6 +38,8 @@ class Delivery:
     :param schema_changes: whether the sink gets a ``SchemaChange`` before the first row of a changed table.
     :param publication_changes: whether the sink gets a ``PublicationChange`` for each change of the publications, of their tables and
         of partitions that the stream does not have.
+    :param reselect: whether a large value that an update did not change, and that the server did not send (``UNCHANGED``), is read
+        from the table before the selection is applied. It is the present value, which may be newer than the change.
     :param routing_key: a template (see ``Routing``) or a function, for sinks that route by key.
     :param concurrency: how many batches may be written at once. More than 1 requires a sink that is ``concurrent``.
     :param order: concurrency keeps the order of changes with the same ``"key"``, ``"table"`` or ``"routing_key"``.
@@ -54,6 +56,7 @@ class Delivery:
     transform: Transform | str | None = None
     schema_changes: bool = False
     publication_changes: bool = False
+    reselect: bool = False
     routing_key: RoutingKey | str | None = None
     concurrency: int = 1
     order: Literal["key", "table", "routing_key"] = "key"
@@ -96,6 +99,7 @@ class ResolvedDelivery:
     transform: Transform | None = None
     schema_changes: bool = False
     publication_changes: bool = False
+    reselect: bool = False
     routing_key: RoutingKey | None = None
     concurrency: int = 1
     order: Order = by_key
@@ -107,6 +111,11 @@ class ResolvedDelivery:
         """Whether the sink's selection or concurrency depends on the partition hierarchy."""
         ordered = self.concurrency > 1 and self.order in (by_key, by_table)
         return ordered or (self.selection is not None and bool(self.selection.rules))
+
+    @property
+    def needs_attributes(self) -> bool:
+        """Whether the descriptions of tables must have the numbers of their columns."""
+        return self.schema_changes or self.reselect or self.sink.needs_attributes
 
 
 SinkSpec = Sink | SyncSink | Delivery
@@ -201,6 +210,7 @@ def _resolve(spec: SinkSpec, batches: BatchPolicy, retry: RetryPolicy) -> Resolv
         transform=transform,
         schema_changes=options.schema_changes,
         publication_changes=options.publication_changes,
+        reselect=options.reselect,
         routing_key=routing_key,
         concurrency=options.concurrency,
         order=order(options.order, routing_key),

@@ -13,16 +13,20 @@ from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.data_errors import locate_error
 from aiorepl.delivery.feeder import Feeder
 from aiorepl.delivery.notices import Notices
+from aiorepl.delivery.reselect import Reselect
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.writer import SinkWriter
 from aiorepl.errors import AioreplError, DataError, PermanentError, TransientError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.tuples import any_unchanged
 from aiorepl.position import Position
 from aiorepl.retry import Backoff
 from aiorepl.sink import Batch, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.continuity import identifies
+from aiorepl.source.present_rows import PresentRows
+from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.resync import is_resync
 from aiorepl.transactions.schema_changes import SchemaTracker
@@ -59,6 +63,7 @@ class SinkWorker:
     :param catalog: the catalog's information about the tables; ``None`` if the sink's options do not need it.
     :param memory: the selection's memory of earlier descriptions of tables; empty by default.
     :param notices: changes from beside the stream; ``None`` if the sink gets none.
+    :param rows: reads rows that lack columns again; ``None`` if the sink gets them as they are.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class SinkWorker:
         catalog: TableCatalog | None = None,
         memory: SelectionMemory | None = None,
         notices: Notices | None = None,
+        rows: PresentRows | None = None,
     ) -> None:
         self.statistics = statistics
         statistics.accepted = statistics.durable = after
@@ -90,6 +96,8 @@ class SinkWorker:
         self._keeps_position = keeps_position
         self._trail = context.position.trail if keeps_position else None
         self._policy = delivery.batches
+        self._retry = delivery.retry
+        self._rows = rows
         self._backoff = Backoff(delivery.retry)
         self._durable_on_write = delivery.sink.durable_on_write
         self._notices = notices
@@ -103,6 +111,9 @@ class SinkWorker:
         if self._selection is not None:
             self._filter = StreamFilter(self._selection, self.statistics.name, self._catalog, self._memory)
         self._tracker = SchemaTracker() if self._announces else None
+        self._reselect: Reselect | None = None
+        if self._rows is not None:
+            self._reselect = Reselect(self._rows, self._lacks, self.statistics, self._policy.max_bytes)
         self._received = ReplayFilter(after)
         self._batcher = Batcher(self._policy.max_bytes, self._policy.max_rows)
         self._linger_until: float | None = None
@@ -127,15 +138,19 @@ class SinkWorker:
         :raises SinkError: the sink failed permanently.
         """
         await self._remember()
-        while True:
-            try:
-                await self._deliver()
-                break
-            except TransientError as error:
-                if not error.rewind or feeder is None or not feeder.can_rewind:
-                    raise
-                if not await self._rewind(feeder, error):
+        try:
+            while True:
+                try:
+                    await self._deliver()
                     break
+                except TransientError as error:
+                    if not error.rewind or feeder is None or not feeder.can_rewind:
+                        raise
+                    if not await self._rewind(feeder, error):
+                        break
+        finally:
+            if self._rows is not None:
+                self._rows.close()
         # The feeder may continue for other sinks.
         self._cursor.close()
 
@@ -152,7 +167,7 @@ class SinkWorker:
             elif self._pending_error is not None:
                 await self._flush()
                 raise self._pending_error
-            elif self._cursor.ended:
+            elif self._cursor.ended and not self._incomplete:
                 # The slices of an unfinished transaction are dropped: the next start receives it again as a whole.
                 await self._flush()
                 return
@@ -161,7 +176,9 @@ class SinkWorker:
             due = self._flush_at is not None and clock() >= self._flush_at
             if self._durable_on_write or due or self._unflushed_bytes >= self._policy.flush_bytes:
                 await self._flush()
-            if idle:
+            if idle and self._incomplete:
+                await self._read_rows()
+            elif idle:
                 await self._wait()
             elif self._cursor.waiting:
                 # If the sink never waits, no other task (such as status updates) would run during a huge transaction.
@@ -169,9 +186,10 @@ class SinkWorker:
 
     def _next_batch(self) -> Batch | None:
         while not self._batcher.full and self._pending_error is None:
-            part = self._cursor.take()
-            if part is None:
+            taken = self._take()
+            if taken is None:
                 break
+            part, ends = taken
             if is_resync(part):
                 # An unfinished transaction never ends. The next LSNs may be lower.
                 self._dropped += self._batcher.drop_partial()
@@ -181,7 +199,7 @@ class SinkWorker:
                 continue
             new = self._received.take(part)
             if new is None:
-                self._dropped += 1
+                self._dropped += ends
                 continue
             header, end_lsn = new.transaction, new.end_lsn
             if (
@@ -192,7 +210,7 @@ class SinkWorker:
             ):
                 self._trail.add(end_lsn, header)
             try:
-                self._batcher.add(self._transform(new))
+                self._batcher.add(self._transform(new), ends=ends)
             except DataError as error:
                 self._pending_error = locate_error(error, (new,))
             except PermanentError as error:
@@ -210,6 +228,33 @@ class SinkWorker:
             self._cursor.release(self._dropped)
             self._dropped = 0
         return batch
+
+    def _take(self) -> tuple[Slice, bool] | None:
+        """Return the next slice or a piece of it, and whether the slice ends with it; ``None`` if there is none now."""
+        if self._reselect is not None:
+            return self._reselect.take(self._cursor)
+        part = self._cursor.take()
+        return None if part is None else (part, True)
+
+    @property
+    def _incomplete(self) -> bool:
+        """Whether slices wait for the columns that their rows lack."""
+        return self._reselect is not None and self._reselect.lacks
+
+    def _lacks(self, change: RowChange) -> bool:
+        """Whether the sink gets an incomplete row."""
+        try:
+            selected = change if self._filter is None else self._filter.select(change)
+        except AioreplError:
+            # The error is raised again when the change is delivered.
+            return False
+        return isinstance(selected, RowChange) and any_unchanged(selected.raw_new or [])
+
+    async def _read_rows(self) -> None:
+        assert self._reselect is not None
+        async for attempt in self._retry.connection():
+            with attempt:
+                await self._reselect.read()
 
     def _lingers(self) -> bool:
         """Whether to wait for more slices before the next batch."""

@@ -37,6 +37,7 @@ from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
 from aiorepl.source.continuity import Claim, GapPolicy
 from aiorepl.source.ledger import Ledger
+from aiorepl.source.present_rows import PresentRows
 from aiorepl.source.same_stream import Refuted
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
@@ -287,6 +288,9 @@ class FanOut(ABC):
             catalog=None if self._capture.tables is None else self._capture.tables.catalog,
             memory=self._memories.get(name),
             notices=self.notices.get(name),
+            rows=PresentRows(self._capture.source, self._snapshot_source.options)
+            if delivery.reselect
+            else None,
         )
 
     async def _run_workers(

@@ -602,11 +602,7 @@ def _capture(
     # Sinks that are added while the stream runs may need the look-ups of tables.
     later = options.journal is not None
     # A column keeps its number when it is renamed, so a selection still finds the columns that it hides.
-    numbered = (
-        hides
-        or options.journal is not None
-        or any(each.schema_changes or each.sink.needs_attributes for each in sinks.values())
-    )
+    numbered = hides or options.journal is not None or any(each.needs_attributes for each in sinks.values())
     tables = hides or any(each.needs_catalog for each in sinks.values())
     return Capture(
         options.source,

@@ -15,7 +15,8 @@ from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.wire.opening import ASYNCPG_ERRORS, translated
 from aiorepl.wire.server_process import watch_calls
 
-_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+REPEATABLE: Final = "REPEATABLE READ"
+COMMITTED: Final = "READ COMMITTED"
 # Row-level security is an error, not a filter: a snapshot must have all rows, and policies may run untrusted code. A role's
 # timeouts are too short for a long load. The order of rows must be the same if a chunk is read again. Names in a condition must
 # be qualified, because anyone may create operators and functions.
@@ -38,16 +39,20 @@ class TableLocked(SnapshotGone):
 
 
 async def begin_reading(
-    connection: Any, snapshot: str | None = None, lock_timeout: float | None = None
+    connection: Any,
+    snapshot: str | None = None,
+    lock_timeout: float | None = None,
+    isolation: str = REPEATABLE,
 ) -> None:
-    """Begin a transaction for reading whole tables.
+    """Begin a transaction for reading tables.
 
     :param connection: an asyncpg connection.
     :param snapshot: the exported snapshot to import; ``None``: a snapshot of its own, which the next query takes.
     :param lock_timeout: in seconds; ``None``: no limit.
+    :param isolation: ``REPEATABLE``, or ``COMMITTED``: each query has a snapshot of its own.
     :raises SnapshotGone: the snapshot cannot be imported any more.
     """
-    await connection.execute(_BEGIN)
+    await connection.execute(f"BEGIN ISOLATION LEVEL {isolation} READ ONLY")
     if snapshot is not None:
         try:
             await connection.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")

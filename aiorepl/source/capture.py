@@ -49,6 +49,7 @@ from aiorepl.transactions.spool import Spool
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.values.registry import Types
 from aiorepl.wire.interface import Connection, CreatedSlot
+from aiorepl.wire.kept_connection import KeptConnection
 from aiorepl.wire.server_errors import MissingPublication
 
 _log = logger("aiorepl.capture")
@@ -125,7 +126,7 @@ class Capture:
         self._preflight: PreflightResult | None = None
         self._session: Session | None = None
         self._standby_watch: StandbyWatch | None = None
-        self._visibility = Visibility(source, self._waits)
+        self._visibility = Visibility(KeptConnection(source.connect_sql), source.visible_timeout, self._waits)
         # Set by ``begin``, once the beginning of the stream is known.
         self._progress: CaptureProgress
         self._same: SameStream

@@ -20,7 +20,6 @@ from aiorepl.errors import ConnectionLost, SlotError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
-from aiorepl.source.source import Source
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 from aiorepl.wire.kept_connection import KeptConnection
@@ -95,18 +94,26 @@ class Look:
         return full < self.xmin or (full < self.xmax and full not in self.in_progress)
 
 
+def _no_one(_: str | None) -> None:
+    """Tell nobody what is waited for."""
+
+
 class Visibility:
     """Asks the server on a separate connection, once for all transactions that have arrived together.
 
     The last look is kept: a stream that is far behind asks again only once it has caught up.
 
+    :param connection: asks the server. ``close`` drops it.
+    :param timeout: how long to wait for a transaction, in seconds.
     :param waits: called with a description of the awaited transaction if the wait takes long, and with ``None`` after the wait.
     """
 
-    def __init__(self, source: Source, waits: Callable[[str | None], None]) -> None:
+    def __init__(
+        self, connection: KeptConnection, timeout: float, waits: Callable[[str | None], None] = _no_one
+    ) -> None:
         self._waits = waits
-        self._seconds = source.visible_timeout
-        self._connection = KeptConnection(source.connect_sql)
+        self._seconds = timeout
+        self._connection = connection
         self._look: Look | None = None
 
     async def visible(self, slices: Sequence[Slice], started: str | None) -> int:
@@ -119,7 +126,7 @@ class Visibility:
         """
         for count, part in enumerate(slices):
             header = part.transaction
-            if header is None or not _commits(part, header) or self._sees(header):
+            if header is None or not commits(part, header) or self._sees(header):
                 continue
             if count:
                 return count
@@ -173,12 +180,12 @@ class Visibility:
     def _expired(self, transaction: Transaction) -> SlotError:
         return SlotError(
             f"{_name(transaction)} is not visible to new snapshots after {self._seconds:g} s, so it is not delivered "
-            "(visible = true): check in pg_stat_replication that the synchronous standbys answer, and that this consumer is not one of "
+            "(visible = true, or reselect = true): check in pg_stat_replication that the synchronous standbys answer, and that this consumer is not one of "
             "them; then start again, or raise visible_timeout"
         )
 
 
-def _commits(part: Slice, header: Transaction) -> bool:
+def commits(part: Slice, header: Transaction) -> bool:
     """Whether the slice belongs to a commit. Rows of a snapshot, a PREPARE and a rollback need no wait."""
     if header.snapshot is not None:
         return False

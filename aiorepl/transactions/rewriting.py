@@ -49,22 +49,38 @@ def with_columns(
     """
     added = tuple((name, _type(value)) for name, value in values.items() if name not in layout.indexes)
     target = layout if not added else _extended(layout, added)
+    columns = {
+        index: _encoded(values[name], column, target)
+        for index, (name, column) in enumerate(
+            zip(target.relation.names, target.relation.columns, strict=True)
+        )
+        if name in values
+    }
+    return with_encoded(message, target.relation, columns), target
+
+
+def with_encoded(
+    message: m.Insert | m.Update, relation: Relation, columns: Mapping[int, bytes]
+) -> m.Insert | m.Update:
+    """Return the message as a message of ``relation``, with these columns of its new row.
+
+    :param relation: the message's relation, or one that has further columns after the same ones.
+    :param columns: by index; each with its kind and length. Further columns must be given.
+    """
     at = message.new_at
-    parts = [len(target.relation.columns).to_bytes(2, "big")]
-    columns = encoded_columns(message.payload, at)
-    for index, (name, column) in enumerate(zip(target.relation.names, target.relation.columns, strict=True)):
-        parts.append(_encoded(values[name], column, target) if name in values else columns[index])
+    given = encoded_columns(message.payload, at)
+    added = len(relation.columns) - len(given)
+    parts = [len(relation.columns).to_bytes(2, "big")]
+    parts += [columns[index] if index in columns else given[index] for index in range(len(relation.columns))]
     new = b"".join(parts)
     head = message.payload[:at]
     if isinstance(message, m.Insert):
-        return m.Insert(target.relation, at, head + new, message.xid), target
+        return m.Insert(relation, at, head + new, message.xid)
     if message.old_kind and added:
         # Old and new rows are of one relation, so the old row gets the added columns as well.
-        columns = [*encoded_columns(message.payload, message.old_at), *[b"n"] * len(added)]
-        count = len(columns).to_bytes(2, "big")
-        head = message.payload[: message.old_at] + count + b"".join(columns) + b"N"
-    update = m.Update(target.relation, message.old_kind, message.old_at, len(head), head + new, message.xid)
-    return update, target
+        old = [*encoded_columns(message.payload, message.old_at), *[b"n"] * added]
+        head = message.payload[: message.old_at] + len(old).to_bytes(2, "big") + b"".join(old) + b"N"
+    return m.Update(relation, message.old_kind, message.old_at, len(head), head + new, message.xid)
 
 
 def redescribed(relation: Relation, columns: Sequence[Column]) -> Relation:
@@ -93,12 +109,16 @@ def _extended(layout: Layout, added: tuple[tuple[str, int], ...]) -> Layout:
 def _encoded(value: Any, column: Column, layout: Layout) -> bytes:
     """Encode a value as a column of a tuple, in text."""
     if value is None:
-        return b"n"
+        return encoded_text(None)
     info = layout.types.info(column.type_oid)
     array = info is not None and info.kind == ARRAY
     text = _array(value) if array and isinstance(value, (list, tuple)) else _text(value)
-    raw = text.encode()
-    return b"t" + len(raw).to_bytes(4, "big") + raw
+    return encoded_text(text.encode())
+
+
+def encoded_text(text: bytes | None) -> bytes:
+    """Encode PostgreSQL's text of a value as a column of a tuple; ``None`` is NULL."""
+    return b"n" if text is None else b"t" + len(text).to_bytes(4, "big") + text
 
 
 def _type(value: Any) -> int:

@@ -22,7 +22,7 @@ class KeptConnection:
     async def server_version(self) -> int:
         """Return the server's major version. An error drops the connection."""
         try:
-            return int((await self._opened()).get_server_version().major)
+            return int((await self.opened()).get_server_version().major)
         except BaseException:
             self.drop()
             raise
@@ -34,13 +34,14 @@ class KeptConnection:
     async def fetch(self, query: str, *arguments: Any) -> list[Any]:
         """Return all rows. An error drops the connection."""
         try:
-            connection = await self._opened()
+            connection = await self.opened()
             return list(await connection.fetch(query, *arguments, timeout=ANSWER_SECONDS))
         except BaseException:
             self.drop()
             raise
 
-    async def _opened(self) -> Any:
+    async def opened(self) -> Any:
+        """Return the connection, which is opened if there is none."""
         if self._connection is None:
             self._connection = await self._connect()
         return self._connection

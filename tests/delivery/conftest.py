@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,7 @@ class WorkerHarness:
         keeps_position: bool = False,
         limit: int = 1024 * 1024,
         notices: Notices | None = None,
+        rows: Any = None,
         **choices,
     ) -> None:
         self.stream = Stream()
@@ -61,6 +63,7 @@ class WorkerHarness:
             after=after or begin,
             keeps_position=keeps_position,
             notices=notices,
+            rows=rows,
         )
         self.task: asyncio.Task[None] | None = None
 

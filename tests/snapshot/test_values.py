@@ -123,7 +123,7 @@ async def test_numbers_of_objects(loaded):
     (read,) = chunk.changes
     window = Window(sent.layout.relation.oid, ("a",), 100)
     assert dict(sent.new) == dict(read.new) == {"a": 1259, "b": [23, 25]}
-    assert window.key_of(sent.layout, sent.raw_new, sent.new_kinds) == window.key_of(
+    assert window.keys.of(sent.layout, sent.raw_new, sent.new_kinds) == window.keys.of(
         read.layout, read.raw_new, read.new_kinds
     )
 

@@ -11,6 +11,7 @@ from aiorepl.source.source import Source
 from aiorepl.source.visibility import Look, Visibility
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import SnapshotChunk, Transaction
+from aiorepl.wire.kept_connection import KeptConnection
 
 XIDS = 1 << 32
 
@@ -59,7 +60,8 @@ class Looks(Visibility):
 
     def __init__(self, *looks: Look) -> None:
         self.told: list[str | None] = []
-        super().__init__(Source("postgresql://", slot="s", publication="p", visible=True), self.told.append)
+        source = Source("postgresql://", slot="s", publication="p", visible=True)
+        super().__init__(KeptConnection(source.connect_sql), source.visible_timeout, self.told.append)
         self.looks = list(looks)
 
     async def _look_again(self, started: str | None) -> None:

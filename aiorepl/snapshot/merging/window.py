@@ -25,21 +25,19 @@ from aiorepl.errors import DataError
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.rows import Insert as InsertMessage
-from aiorepl.pgoutput.tuples import BINARY, UNCHANGED, any_unchanged, encoded_columns
+from aiorepl.pgoutput.tuples import any_unchanged, encoded_columns
 from aiorepl.snapshot.merging.overtaken import Columns, Key, Overtaken, PartialRow, filled
+from aiorepl.snapshot.merging.row_keys import RowKeys
 from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
-from aiorepl.transactions.rows import Layout, Raw
+from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
-from aiorepl.values.registry import Types
 
 ColumnLayout = tuple[tuple[str, int, int], ...]
 """Name, type oid and type modifier of each column."""
 
 # Memory for a key beside its bytes: the tuple, its columns, and the places in sets.
 _KEY_BYTES: Final = 200
-# The oids of name, text, bpchar and varchar, whose binary form is the text.
-_TEXTS: Final = frozenset((19, 25, 1042, 1043))
 _HALF: Final = 1 << 31
 _XIDS: Final = 1 << 32
 
@@ -112,13 +110,14 @@ class Window:
     :param oid: the table as the stream names it: the root with ``publish_via_partition_root``.
     :param key: the names of the columns that identify a row.
     :param limit_bytes: memory for the keys. A transaction with more keys counts as one that changed every row.
+    :ivar keys: reads the keys of rows.
     :ivar owed: the keys of rows that the sinks may lack columns of; ``None`` if there were too many to remember.
     """
 
     def __init__(self, oid: int, key: Sequence[str], limit_bytes: int) -> None:
         self.oid = oid
         self.owed: set[Key] | None = set()
-        self._key = tuple(key)
+        self.keys = RowKeys(key)
         self._limit = limit_bytes
         self._bytes = 0
         self._owed_bytes = 0
@@ -129,9 +128,6 @@ class Window:
         self._prepared: dict[int, _Touched] = {}
         # The transaction that is being delivered.
         self._open: tuple[Transaction, _Touched] | None = None
-        # The last relation, and the indexes of its key columns; None if the relation lacks a key column.
-        self._relation: Relation | None = None
-        self._positions: tuple[int, ...] | None = None
 
     @property
     def memory(self) -> int:
@@ -196,37 +192,6 @@ class Window:
         self._owed_bytes = 0
         return owed
 
-    def key_of(self, layout: Layout, columns: Sequence[Raw], kinds: bytes | None) -> Key | None:
-        """Return the key of a row; ``None`` if the row lacks a column of the key.
-
-        :raises DataError: a binary value does not match its type.
-        """
-        relation = layout.relation
-        if relation is not self._relation:
-            self._relation, self._positions = relation, self._positions_of(relation)
-        positions = self._positions
-        if positions is None:
-            return None
-        key = []
-        for index in positions:
-            raw = columns[index]
-            if not isinstance(raw, bytes):
-                return None
-            if kinds is not None and kinds[index] == BINARY:
-                oid = relation.columns[index].type_oid
-                try:
-                    raw = _text_of(raw, layout.types, oid)
-                except ValueError as error:
-                    raise relation.column_error(index, error) from None
-            key.append(raw)
-        return tuple(key)
-
-    def _positions_of(self, relation: Relation) -> tuple[int, ...] | None:
-        indexes = {name: index for index, name in enumerate(relation.names)}
-        if any(name not in indexes for name in self._key):
-            return None
-        return tuple(indexes[name] for name in self._key)
-
     def _add(self, header: Transaction, change: Change) -> None:
         if isinstance(change, Truncate):
             if any(relation.oid == self.oid for relation in change.relations):
@@ -251,10 +216,10 @@ class Window:
         old: Key | None = None
         new: Key | None = None
         if change.raw_old is not None:
-            old = self.key_of(change.layout, change.raw_old, change.old_kinds)
+            old = self.keys.of(change.layout, change.raw_old, change.old_kinds)
             touched.everything |= old is None
         if not isinstance(change, Delete):
-            new = self._new_key(change)
+            new = self.keys.of_new(change)
             touched.everything |= new is None
         if isinstance(change, Update) and old is None:
             old = new
@@ -265,21 +230,6 @@ class Window:
             self._forget(touched)
         else:
             self._remember(touched, change, old, new, whole=whole)
-
-    def _new_key(self, change: RowChange) -> Key | None:
-        """The key of the new row; a TOASTed column of the key that did not change is in the old row, if that was sent."""
-        columns, kinds = change.raw_new or [], change.new_kinds
-        if isinstance(change, Update) and change.raw_old is not None and any_unchanged(columns):
-            old_kinds = change.old_kinds
-            pairs = enumerate(zip(columns, change.raw_old, strict=True))
-            merged = [(old, True) if new is UNCHANGED else (new, False) for _, (new, old) in pairs]
-            columns = [raw for raw, _ in merged]
-            if kinds is not None and old_kinds is not None:
-                kinds = bytes(
-                    old if is_old else new
-                    for (_, is_old), new, old in zip(merged, kinds, old_kinds, strict=True)
-                )
-        return self.key_of(change.layout, columns, kinds)
 
     def _remember(
         self, touched: _Touched, change: RowChange, old: Key | None, new: Key | None, *, whole: bool
@@ -344,18 +294,6 @@ class Window:
 _PREPARES: Final = (m.Prepare, m.StreamPrepare)
 
 
-def _text_of(raw: bytes, types: Types, oid: int) -> bytes:
-    """Return the text of a binary value.
-
-    :raises ValueError: the bytes are no value of the type.
-    """
-    base = types.base(oid)
-    if base is not None and base.oid in _TEXTS:
-        # In an SQL_ASCII database, text may be any bytes.
-        return raw
-    return types.text(oid, BINARY)(raw).encode()
-
-
 def _size(key: Key) -> int:
     return _KEY_BYTES + sum(map(len, key))
 
@@ -374,7 +312,7 @@ def kept(
         assert isinstance(change, RowChange)
         message = change.message
         assert isinstance(message, InsertMessage)
-        key = window.key_of(change.layout, change.raw_new or [], change.new_kinds)
+        key = window.keys.of(change.layout, change.raw_new or [], change.new_kinds)
         if key is None or key not in dropped:
             yield change.layout, message
         elif (columns := fills.get(key)) is not None:

@@ -70,9 +70,10 @@ async def privileges(connection: Connection, source: Source) -> list[Finding]:
     return findings
 
 
-async def snapshot(connection: Connection, source: Source) -> list[Finding]:
+async def readable(connection: Connection, source: Source, about: str = "snapshot") -> list[Finding]:
     """Check whether the role can read every row of every published table.
 
+    :param about: the subject of the findings.
     :raises AioreplError: the tables cannot be checked.
     """
     reader = await source.connect_sql()
@@ -83,9 +84,9 @@ async def snapshot(connection: Connection, source: Source) -> list[Finding]:
     finally:
         reader.terminate()
     if not problems:
-        return [Finding("ok", "snapshot", f"the role can read all {count} tables")]
-    findings = [error_found("snapshot", problem) for problem in problems[:SHOWN]]
+        return [Finding("ok", about, f"the role can read all {count} tables")]
+    findings = [error_found(about, problem) for problem in problems[:SHOWN]]
     if len(problems) > SHOWN:
         text = f"{len(problems) - SHOWN} more tables cannot be read"
-        findings.append(Finding("error", "snapshot", text, problems[0].exit_code))
+        findings.append(Finding("error", about, text, problems[0].exit_code))
     return findings

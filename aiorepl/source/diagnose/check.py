@@ -68,7 +68,7 @@ async def check(
         "limits": limits,
     }
     if snapshot and journal is None:
-        checks["snapshot"] = access.snapshot
+        checks["snapshot"] = access.readable
     try:
         for about, each in (checks | dict(additional)).items():
             try:

@@ -1,0 +1,250 @@
+"""Reads large columns that an update did not change, and that the server did not send, from the rows as they are at present.
+
+A row is found by its key, in a table by its oid, and a column by its number. So a table, key or column that was altered
+since the change is not confused with another one: the column is left out. The tables are locked and compared with the catalog
+before their rows are read, so that names cannot lead elsewhere.
+
+A new snapshot may not see a transaction that the stream has sent (``visibility``), and would then have an outdated value, or no
+row. So the reader waits until it is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import asyncpg
+
+from aiorepl.errors import ConfigurationError, ConnectionLost, DataError, SlotError
+from aiorepl.loggers import logger
+from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.snapshot.altered import TableAltered
+from aiorepl.snapshot.chunk_query import as_text, keys_condition
+from aiorepl.snapshot.chunk_reader import connect_for_rows, copied_rows
+from aiorepl.snapshot.copy_rows import RowSplitter
+from aiorepl.snapshot.merging.overtaken import Key
+from aiorepl.snapshot.merging.row_keys import RowKeys
+from aiorepl.snapshot.options import SnapshotOptions
+from aiorepl.snapshot.reading_transaction import COMMITTED, begin_reading, lock_table, translating
+from aiorepl.snapshot.tables import PublishedColumn, PublishedTable, published_tables
+from aiorepl.source.source import Source
+from aiorepl.source.visibility import Visibility
+from aiorepl.transactions.changes import RowChange
+from aiorepl.transactions.transaction import Transaction
+from aiorepl.wire.commands import identifier
+from aiorepl.wire.kept_connection import KeptConnection
+
+_log = logger("aiorepl.reselect")
+
+_ATTEMPTS: Final = 5
+_NULL_LENGTH: Final = 0xFFFF_FFFF
+
+Values = Mapping[str, bytes | None]
+"""PostgreSQL's text of columns, by name."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    """What is read of one table.
+
+    :param columns: the columns to read, by number.
+    :param keys: the key of each change, by its index.
+    """
+
+    table: PublishedTable
+    columns: dict[int, PublishedColumn] = field(default_factory=dict)
+    keys: dict[int, Key] = field(default_factory=dict)
+
+
+class PresentRows:
+    """Reads the rows of changes again, on one connection that is opened when it is needed.
+
+    :param options: the limits of a read: ``lock_timeout`` and ``statement_timeout``.
+    """
+
+    def __init__(self, source: Source, options: SnapshotOptions) -> None:
+        self._publications = source.options().publications
+        self._options = options
+        self._connection = KeptConnection(lambda: connect_for_rows(source.connect_sql))
+        self._visibility = Visibility(self._connection, source.visible_timeout)
+        # The tables of the last read. They are compared with the catalog once they are locked.
+        self._tables: dict[int, PublishedTable] = {}
+        # The tables whose rows cannot be found by a key, by oid.
+        self._keyless: set[int] = set()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        self._visibility.close()
+
+    async def read(
+        self, changes: Sequence[RowChange], transactions: Iterable[Transaction], most_bytes: int
+    ) -> list[Values] | None:
+        """Read the unchanged columns of changes.
+
+        :param transactions: the committed transactions that have to be visible.
+        :returns: the columns that were found, for each change; ``None`` if the rows of several changes have more than ``most_bytes``.
+        :raises ConfigurationError: the role may not read a table; says what to grant.
+        :raises SlotError: a transaction did not become visible, or a table was not locked in time.
+        :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
+        """
+        for transaction in transactions:
+            await self._visibility.wait(transaction, None)
+        try:
+            connection = await self._connection.opened()
+            with translating(connection):
+                return await self._read(connection, changes, most_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    async def _read(
+        self, connection: Any, changes: Sequence[RowChange], most_bytes: int
+    ) -> list[Values] | None:
+        await begin_reading(connection, None, self._options.lock_timeout, COMMITTED)
+        tables = await self._lock(connection, {change.layout.relation.oid for change in changes})
+        found: list[Values] = [{} for _ in changes]
+        for wanted in self._wanted(tables, changes):
+            rows = await self._copy(connection, wanted, most_bytes)
+            if rows is None:
+                # The rest of the rows would still arrive.
+                self.close()
+                return None
+            for index, key in wanted.keys.items():
+                if (row := rows.get(key)) is not None:
+                    found[index] = _lacking(changes[index], wanted.table, row)
+        await connection.execute("ROLLBACK")
+        return found
+
+    async def _lock(self, connection: Any, oids: set[int]) -> dict[int, PublishedTable]:
+        """Lock the tables, and return them by oid. Tables that do not exist any more, or are not published, are left out."""
+        role = await connection.fetchval("SELECT current_user::text")
+        for _ in range(_ATTEMPTS):
+            expected = {oid: self._tables[oid] for oid in oids & self._tables.keys()}
+            try:
+                for table in expected.values():
+                    await lock_table(connection, table, role, self._options.lock_timeout)
+                published = await published_tables(connection, self._publications, oids)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"reselect = true: {error}") from None
+            except TableAltered as error:
+                self._tables.clear()
+                raise ConnectionLost(str(error)) from None
+            except (SlotError, asyncpg.LockNotAvailableError) as error:
+                # Another transaction alters a table, and will end.
+                raise SlotError(f"rows are not read again yet: {error}", busy=True) from None
+            self._tables = {table.oid: table for table in published}
+            if self._tables == expected:
+                return expected
+        raise ConnectionLost("tables were altered while their rows were read again")
+
+    def _wanted(self, tables: Mapping[int, PublishedTable], changes: Sequence[RowChange]) -> list[_Wanted]:
+        wanted: dict[int, _Wanted] = {}
+        for index, change in enumerate(changes):
+            table = tables.get(change.layout.relation.oid)
+            if table is None or not self._has_key(table):
+                continue
+            columns = same_columns(change.layout.relation, table)
+            key = _key_of(change, table, columns)
+            if key is not None:
+                each = wanted.setdefault(table.oid, _Wanted(table))
+                each.keys[index] = key
+                lacking = (columns[name] for name in _names(change) if name in columns)
+                each.columns.update((column.number or 0, column) for column in lacking)
+        return [each for each in wanted.values() if each.columns]
+
+    def _has_key(self, table: PublishedTable) -> bool:
+        if table.key and table.comparable:
+            return True
+        if table.oid not in self._keyless:
+            self._keyless.add(table.oid)
+            _log.warning(
+                "rows of table %s are not read again, because they cannot be found: its replica identity must be a published key "
+                "of built-in types",
+                table,
+            )
+        return False
+
+    async def _copy(
+        self, connection: Any, wanted: _Wanted, most_bytes: int
+    ) -> dict[Key, dict[int, bytes | None]] | None:
+        """Read the rows of one table: the columns by number, for each key; ``None`` if several rows have more than ``most_bytes``."""
+        table, keys = wanted.table, set(wanted.keys.values())
+        columns = [*table.key, *wanted.columns.values()]
+        query = table.select(
+            [as_text(identifier(each.name)) for each in columns], keys_condition(table, keys)
+        )
+        statement = f"COPY ({query}) TO STDOUT (FORMAT binary)"
+        rows: dict[Key, dict[int, bytes | None]] = {}
+        size, of_key = 0, len(table.key)
+        async with aclosing(
+            copied_rows(connection, statement, RowSplitter(len(columns)), self._options.statement_timeout)
+        ) as parts:
+            async for data, count in parts:
+                size += len(data)
+                if size > most_bytes and len(keys) > 1:
+                    return None
+                for fields in _fields(data, count):
+                    key = tuple(each or b"" for each in fields[:of_key])
+                    rows[key] = dict(zip(wanted.columns, fields[of_key:], strict=True))
+        return rows
+
+
+def same_columns(relation: Relation, table: PublishedTable) -> dict[str, PublishedColumn]:
+    """Return the columns of a table at present that a description of the table has, by their names in the description.
+
+    A column whose number is not known, or whose type was altered, is left out.
+    """
+    present = {column.number: column for column in table.columns}
+    found = {}
+    for column in relation.columns:
+        attribute = relation.attributes.get(column.name)
+        now = None if attribute is None else present.get(attribute.number)
+        if now is not None and (now.type_oid, now.type_modifier) == (column.type_oid, column.type_modifier):
+            found[column.name] = now
+    return found
+
+
+def _key_of(change: RowChange, table: PublishedTable, columns: Mapping[str, PublishedColumn]) -> Key | None:
+    names = {column.number: name for name, column in columns.items()}
+    if any(column.number not in names for column in table.key):
+        return None
+    try:
+        return RowKeys([names[column.number] for column in table.key]).of_new(change)
+    except DataError:
+        # The text of an SQL_ASCII database may be any bytes.
+        return None
+
+
+def _names(change: RowChange) -> list[str]:
+    """Return the columns of the new row that have no value."""
+    pairs = zip(change.layout.relation.names, change.raw_new or (), strict=True)
+    return [name for name, raw in pairs if raw is UNCHANGED]
+
+
+def _lacking(change: RowChange, table: PublishedTable, row: Mapping[int, bytes | None]) -> Values:
+    columns = same_columns(change.layout.relation, table)
+    return {
+        name: row[number]
+        for name in _names(change)
+        if name in columns and (number := columns[name].number or 0) in row
+    }
+
+
+def _fields(data: bytes, count: int) -> list[list[bytes | None]]:
+    """Split rows of COPY's binary format into their columns."""
+    rows = []
+    at = 0
+    for _ in range(count):
+        row: list[bytes | None] = []
+        columns = int.from_bytes(data[at : at + 2], "big")
+        at += 2
+        for _ in range(columns):
+            length = int.from_bytes(data[at : at + 4], "big")
+            at += 4
+            row.append(None if length == _NULL_LENGTH else data[at : at + length])
+            at += 0 if length == _NULL_LENGTH else length
+        rows.append(row)
+    return rows
