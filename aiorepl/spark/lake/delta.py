@@ -147,31 +147,10 @@ class DeltaTarget:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ) -> None:
-        for _ in range(_ATTEMPTS):
-            snapshot = self._snapshot()
-            if snapshot is None and schema is None:
-                raise ConfigurationError(f"there is no Delta table {self.target}, and no schema to create it")
-            found = self._attempt(snapshot, commit, runs, schema, defaults)
-            if found is not None:
-                self._known = found
-                return
-            before = -1 if snapshot is None else snapshot.version
-            newest = self._snapshot()
-            if newest is not None and another_mirror(self._folder, before + 1, newest.version):
-                raise TableUnavailable(
-                    f"another process has written a batch to {self} meanwhile: only one query may write a table. Stop the other one, "
-                    "then start this one again"
-                )
-        raise TableUnavailable(f"other programs change {self} all the time. Try again")
+        self._commit(commit, runs, schema, defaults)
 
     def correct(self, run: Run) -> None:
-        for _ in range(_ATTEMPTS):
-            snapshot = self._snapshot()
-            if snapshot is None:
-                raise ConfigurationError(f"there is no Delta table {self.target}")
-            if self._attempt(snapshot, None, [run]) is not None:
-                return
-        raise TableUnavailable(f"other programs change {self} all the time. Try again")
+        self._commit(None, [run])
 
     def newest(self) -> DeltaRows | None:
         snapshot = self._snapshot()
@@ -196,18 +175,43 @@ class DeltaTarget:
         newest = self._snapshot()
         self._maintained = None if newest is None else newest.version
 
+    def _commit(
+        self,
+        commit: Commit | None,
+        runs: Sequence[Run],
+        schema: pa.Schema | None = None,
+        defaults: Mapping[str, pa.Scalar] | None = None,
+    ) -> None:
+        """Commit changes. If another program commits first, find the rows again.
+
+        :param commit: the batch; ``None`` for changes that belong to no batch.
+        """
+        for _ in range(_ATTEMPTS):
+            snapshot = self._snapshot()
+            if snapshot is None and schema is None:
+                raise ConfigurationError(f"there is no Delta table {self.target}, and no schema to create it")
+            found = self._attempt(snapshot, commit, runs, schema, defaults)
+            if found is not None:
+                self._known = found
+                return
+            before = -1 if snapshot is None else snapshot.version
+            newest = self._snapshot()
+            if commit and newest and another_mirror(self._folder, before + 1, newest.version):
+                raise TableUnavailable(
+                    f"another process has written a batch to {self} meanwhile: only one query may write a table. Stop the other one, "
+                    "then start this one again"
+                )
+        raise TableUnavailable(f"other programs change {self} all the time. Try again")
+
     def _attempt(
         self,
         snapshot: Snapshot | None,
         commit: Commit | None,
         runs: Sequence[Run],
-        schema: pa.Schema | None = None,
-        defaults: Mapping[str, pa.Scalar] | None = None,
+        schema: pa.Schema | None,
+        defaults: Mapping[str, pa.Scalar] | None,
     ) -> Snapshot | None:
-        """Commit changes after a version; ``None`` if another commit came first.
-
-        :param commit: the batch; ``None`` for changes that belong to no batch.
-        """
+        """Commit changes after a version; ``None`` if another commit came first."""
         if snapshot is not None:
             require_finished(snapshot)
         batch = DeltaTransaction(self._folder, snapshot, self.mode, self._layout, self._vectors)

@@ -7,7 +7,7 @@ summary of a batch's snapshot has the application, the batch's number and its en
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -59,7 +59,9 @@ def change(transaction: Transaction, steps: Evolution, name: str) -> None:
     :param name: the table's name, for errors.
     :raises ConfigurationError: Iceberg cannot widen a column.
     """
-    fields = {field.name: field for field in _iceberg_fields(steps.schema)}
+    fields = {
+        field.name: field for field in _pyarrow_to_schema_without_ids(without_metadata(steps.schema)).fields
+    }
     with transaction.update_schema() as update:
         # First to temporary names, because columns may swap their names.
         for place, old in enumerate(steps.renamed):
@@ -88,10 +90,6 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(_storable_type(field.type)) for field in kind])
     return pa.int32() if kind == pa.int16() else kind
-
-
-def _iceberg_fields(schema: pa.Schema) -> Sequence[Any]:
-    return _pyarrow_to_schema_without_ids(without_metadata(schema)).fields
 
 
 _UNFINISHED: Final = "aiorepl.unfinished."

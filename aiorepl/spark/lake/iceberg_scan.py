@@ -43,16 +43,12 @@ class IcebergReader:
         self.names = metadata.name_mapping()
         self.fields: dict[str, NestedField] = {field.name: field for field in metadata.schema().fields}
 
-    def scan(self, file: IcebergFile, dead: Callable[[], BitMap64]) -> IcebergScan:
-        """Return the scan of a file.
-
-        :param dead: returns the positions of the rows that are deleted.
-        """
-        return IcebergScan(self, file, dead)
-
 
 class IcebergScan(FileScan):
-    """Reads one data file of an Iceberg table."""
+    """Reads one data file of an Iceberg table.
+
+    :param dead: returns the positions of the rows that are deleted.
+    """
 
     def __init__(self, reader: IcebergReader, file: IcebergFile, dead: Callable[[], BitMap64]) -> None:
         self.path = file.path
@@ -182,7 +178,7 @@ class IcebergRows:
         with reading(self.location):
             table = self._open()
             reader, found = IcebergReader(table.io, table.metadata), IcebergFiles(table.io, table.metadata)
-            scans = (reader.scan(each, partial(found.dead, each)) for each in found.files)
+            scans = (IcebergScan(reader, each, partial(found.dead, each)) for each in found.files)
             yield from batches(scans, columns, within, files)
 
     def files(self) -> tuple[list[str], int]:

@@ -168,7 +168,7 @@ class IcebergTransaction(Transaction[IcebergFile]):
         self._reader = IcebergReader(self._table.io, self.metadata)
 
     def _scan(self, entry: Entry[IcebergFile]) -> IcebergScan:
-        return self._reader.scan(entry.file, entry.dead)
+        return IcebergScan(self._reader, entry.file, entry.dead)
 
     def _writer(self, keys: Sequence[str]) -> IcebergWriter:
         return IcebergWriter(self._table.io, self.metadata, keys)

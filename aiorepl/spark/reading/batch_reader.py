@@ -6,10 +6,10 @@ It applies filters on metadata columns itself, and skips the blocks and files ou
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_
 from typing import Any, Final
 
 import pyarrow as pa
@@ -102,6 +102,13 @@ _POSITION: Final = ("_commit_lsn", "commit_lsn")
 _TIME: Final = ("_commit_ts", "commit_ts")
 _OP: Final = ("_op", "op")
 _LAST: Final = LSN(2**63 - 1)
+_COMPARISONS: Final[Mapping[type[Filter], Callable[[Any, Any], Any]]] = {
+    EqualTo: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ def pushed(filters: Sequence[Filter], schema: pa.Schema, *, table: bool) -> Push
         if name == position and isinstance(value := getattr(each, "value", None), int):
             least, most = _bounds(each, value)
             after, until = max(after, least), min(until, most)
-    return Pushed(after, until, reduce(and_, expressions) if expressions else None, tuple(rest))
+    return Pushed(after, until, reduce(operator.and_, expressions) if expressions else None, tuple(rest))
 
 
 def _expression(each: Filter, field: pa.Field) -> Any:
@@ -151,20 +158,10 @@ def _expression(each: Filter, field: pa.Field) -> Any:
     if not all(_exact(value, field.type) for value in values):
         return None
     scalars = pa.array(values, field.type)
-    match each:
-        case In():
-            return column.isin(scalars)
-        case EqualTo():
-            return column == scalars[0]
-        case GreaterThan():
-            return column > scalars[0]
-        case GreaterThanOrEqual():
-            return column >= scalars[0]
-        case LessThan():
-            return column < scalars[0]
-        case LessThanOrEqual():
-            return column <= scalars[0]
-    return None
+    if isinstance(each, In):
+        return column.isin(scalars)
+    compare = _COMPARISONS.get(type(each))
+    return None if compare is None else compare(column, scalars[0])
 
 
 def _exact(value: object, kind: pa.DataType) -> bool:

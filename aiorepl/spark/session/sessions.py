@@ -94,10 +94,7 @@ def _conf(cores: int, memory: str, name: str) -> SparkConf:
         # A Unix socket is a third faster than a TCP socket.
         "spark.python.unix.domain.socket.enabled": "true",
     }
-    conf = SparkConf().setMaster(f"local[{cores}]").setAppName(name)
-    for key, value in settings.items():
-        conf.set(key, value)
-    return conf
+    return SparkConf().setMaster(f"local[{cores}]").setAppName(name).setAll(list(settings.items()))
 
 
 def _quoted(option: str) -> str:
@@ -195,7 +192,4 @@ def cluster_session(
         shown = [(key, value) for key, value in settings.items() if not _SECRET.search(key)]
         launched = SparkConf().setAll(shown)
         SparkContext._ensure_initialized(gateway=launch_gateway(launched), conf=launched)  # type: ignore[no-untyped-call]
-    builder = SparkSession.builder
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return SparkSession.builder.config(map={**settings}).getOrCreate()
