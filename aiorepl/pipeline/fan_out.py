@@ -378,7 +378,8 @@ class FanOut(ABC):
             # Record the tables before the slot can be confirmed past their descriptions.
             await self.snapshots.accept_signals()
         await self._settle(slices)
-        buffer.extend(slices)
+        if slices:
+            buffer.extend(slices)
         if buffer.backpressured:
             await self._wait_for_room(buffer)
 

@@ -170,12 +170,13 @@ class Ledger:
 
     def _advance(self) -> None:
         # A restarted sink may be ahead of the received stream. It then counts as being at the end of the received stream.
-        durable = min(min(self._durable.values(), default=self._end), self._end)
-        for key, (_, released) in list(self._holds.items()):
-            if released is not None and released <= durable:
-                del self._holds[key]
-        limit = self.resend_from
-        flushed = durable if limit is None else min(durable, limit)
+        flushed = durable = min(min(self._durable.values(), default=self._end), self._end)
+        if self._holds:
+            for key, (_, released) in list(self._holds.items()):
+                if released is not None and released <= durable:
+                    del self._holds[key]
+            limit = self.resend_from
+            flushed = durable if limit is None else min(durable, limit)
         if flushed > self._flushed:
             self._flushed = flushed
             self._notify()

@@ -26,9 +26,12 @@ from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, Received
 from aiorepl.wire.read_pacing import Timer
 
 _INBOX_BYTES: Final = 1024 * 1024
-# On a busy stream the consumer is woken after this many bytes, or this many seconds.
+# On a busy stream the consumer is woken after this many bytes, or once per this many seconds; some more transactions wake it at once.
 _WAKE_BYTES: Final = 64 * 1024
 _WAKE_SECONDS: Final = 0.001
+_WAKE_BURST: Final = 8
+# A keepalive that nothing follows waits longer: on a busy server, one follows each transaction, and would cost as much.
+_KEEPALIVE_SECONDS: Final = 0.01
 # pgoutput's messages that end a transaction: Commit, Stream Commit, Prepare, Stream Prepare, Commit Prepared, Rollback Prepared.
 _ENDS: Final = frozenset((b"C", b"c", b"P", b"p", b"K", b"r"))
 # After this many small reads in quick succession, each read is followed by this pause, in which a walsender makes some 100 rows.
@@ -80,8 +83,10 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         # The WAL position of the last frame, for error messages.
         self._position = 0
         self._paused = False
-        self._woken_at = 0.0
+        # When the stream is no longer busy.
+        self._busy_until = 0.0
         self._waking: asyncio.TimerHandle | None = None
+        self._waking_for_keepalive: asyncio.TimerHandle | None = None
         self._read_at = 0.0
         self._small_reads = 0
         self._pacing = False
@@ -172,14 +177,15 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         takes twice the CPU.
         """
         now = time.monotonic()
-        if self._inbox_size >= _WAKE_BYTES or (
-            now - self._woken_at >= _WAKE_SECONDS and self._has_transaction_end()
-        ):
-            self._woken_at = now
+        if self._inbox_size >= _WAKE_BYTES or (now >= self._busy_until and self._has_transaction_end()):
             if self._waking is not None:
                 self._waking.cancel()
-                self._waking = None
-            self._wake()
+            self._wake_at(now)
+        elif len(self._inbox) == 1 and isinstance(self._inbox[0], Keepalive):
+            if self._waking_for_keepalive is None:
+                self._waking_for_keepalive = self._loop.call_later(
+                    _KEEPALIVE_SECONDS, self._wake_for_keepalive
+                )
         elif self._waking is None:
             self._waking = self._loop.call_later(_WAKE_SECONDS, self._wake_late)
 
@@ -191,8 +197,18 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         return isinstance(last, list) and last[-1].payload[:1] in _ENDS
 
     def _wake_late(self) -> None:
+        self._wake_at(time.monotonic())
+
+    def _wake_at(self, now: float) -> None:
+        # A few transactions in quick succession are not a busy stream yet.
+        self._busy_until = min(max(self._busy_until, now - _WAKE_BURST * _WAKE_SECONDS), now) + _WAKE_SECONDS
         self._waking = None
         self._wake()
+
+    def _wake_for_keepalive(self) -> None:
+        self._waking_for_keepalive = None
+        if self._inbox:
+            self._wake()
 
     def _process(self, nbytes: int) -> None:
         """Put stream frames into the inbox, without a Python loop per frame, and handle all other frames."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from contextlib import asynccontextmanager
 
 import pytest
 from hypothesis import given
@@ -146,45 +147,73 @@ async def test_waiting_can_be_cancelled():
     assert cursor.take() is not None
 
 
+class Phase:
+    """An initial snapshot that reads nothing."""
+
+    options = SnapshotOptions()
+    hides_key = staticmethod(hides_no_key)
+
+    def __init__(self):
+        self.store = MemoryLedger(ChunkLedger(Position("1", 1, "s", LSN(0))))
+
+    async def read(self, emit):
+        """There is no initial snapshot."""
+
+
+class Capture:
+    """A source that returns each of these reads, and then waits."""
+
+    source = Source(None, slot="s", publication="p")
+    tables = None
+
+    def __init__(self, *reads):
+        self.ledger = Ledger(LSN(0), ["s"])
+        self.asked = asyncio.Event()
+        self.waiting = list(reads)
+
+    async def receive(self):
+        if self.waiting:
+            return self.waiting.pop(0)
+        self.asked.set()
+        await asyncio.Event().wait()
+        return None
+
+
+@asynccontextmanager
+async def reading(capture, buffer):
+    """Read everything into the buffer."""
+    fan_out = DirectFanOut(capture, {}, 100, GapPolicy(accept=False), Phase(), Snapshots(None), {})
+    task = asyncio.create_task(fan_out._read(buffer))
+    await capture.asked.wait()
+    yield
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_what_was_delivered_last_is_not_kept():
     """Delivered slices are freed even if no more arrive; otherwise spooled changes would keep their disk space."""
 
     class Changes(list):
         pass
 
-    class Phase:
-        options = SnapshotOptions()
-        hides_key = staticmethod(hides_no_key)
-        store = MemoryLedger(ChunkLedger(Position("1", 1, "s", LSN(0))))
-
-        async def read(self, emit):
-            """There is no initial snapshot."""
-
-    class Capture:
-        source = Source(None, slot="s", publication="p")
-        ledger = Ledger(LSN(0), ["s"])
-        tables = None
-
-        def __init__(self):
-            self.asked = asyncio.Event()
-            self.waiting = [Slice(None, Changes(), True, LSN(20), 10)]
-
-        async def receive(self):
-            if self.waiting:
-                return [self.waiting.pop()]
-            self.asked.set()
-            await asyncio.Event().wait()
-            return None
-
-    capture, buffer = Capture(), SliceBuffer(100)
+    capture, buffer = Capture([Slice(None, Changes(), True, LSN(20), 10)]), SliceBuffer(100)
     cursor = buffer.cursor("s")
-    kept = weakref.ref(capture.waiting[0].changes)
-    fan_out = DirectFanOut(capture, {}, 100, GapPolicy(accept=False), Phase(), Snapshots(None), {})
-    reading = asyncio.create_task(fan_out._read(buffer))
-    await capture.asked.wait()
-    assert cursor.take() is not None
-    cursor.release(1)
-    gc.collect()
-    assert kept() is None
-    reading.cancel()
-    await asyncio.gather(reading, return_exceptions=True)
+    kept = weakref.ref(capture.waiting[0][0].changes)
+    async with reading(capture, buffer):
+        assert cursor.take() is not None
+        cursor.release(1)
+        gc.collect()
+        assert kept() is None
+
+
+async def test_a_read_without_slices_wakes_no_sink():
+    """A read without slices, such as that of a keepalive, wakes no sink; a read with slices does."""
+    for reads, wakes in (([], []), False), (([], [part(1)]), True):
+        capture, buffer = Capture(*reads), SliceBuffer(100)
+        waiting = asyncio.create_task(buffer.cursor("s").wait())
+        await asyncio.sleep(0)
+        async with reading(capture, buffer):
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert wakes is waiting.done()
+        waiting.cancel()

@@ -85,11 +85,46 @@ async def test_other_data(copying, backend, clock, data):
     assert 1 == len(waiting.result())
 
 
+async def wakes(copying, backend) -> int:
+    """Send transactions until one does not wake the consumer at once, and receive that one. Return how many did wake it."""
+    for count in range(100):
+        waiting = await copying.start(copying.received())
+        copying.send(backend.xlog(b"C"))
+        if not await woken(waiting):
+            copying.send(backend.xlog(b"C") * 400)
+            await waiting
+            return count
+    raise AssertionError("every transaction wakes the consumer")
+
+
+async def test_a_burst_of_transactions(copying, backend, clock):
+    """A few transactions in quick succession wake the consumer each, and then one for each millisecond that has passed."""
+    burst = await wakes(copying, backend)
+    assert 4 <= burst <= 16
+    assert 0 == await wakes(copying, backend)
+    for _ in range(20):
+        assert 0 == await wakes(copying, backend)
+    clock.now += 0.0035
+    assert 2 <= await wakes(copying, backend) <= 3
+    clock.now += 1
+    assert burst == await wakes(copying, backend)
+
+
+async def test_rows_count_as_transactions(copying, backend, clock):
+    """A consumer that was woken for rows many times is woken for no transaction at once."""
+    for _ in range(16):
+        waiting = await copying.start(copying.received())
+        copying.send(backend.xlog(b"I"))
+        _, wake = clock.later.pop()
+        wake()
+        await waiting
+    assert 0 == await wakes(copying, backend)
+
+
 async def test_a_busy_stream_is_given_out_in_portions(copying, backend, clock):
     """Transactions in quick succession wake the consumer once, a moment later, or once they are many."""
-    waiting = await copying.start(copying.received())
-    copying.send(backend.xlog(b"C"))
-    assert await woken(waiting)
+    await wakes(copying, backend)
+    clock.later.clear()
 
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"C"))
@@ -126,9 +161,26 @@ async def test_the_timer_of_an_earlier_row(copying, backend, clock):
         assert await woken(waiting)
 
 
+async def test_a_keepalive_behind_a_transaction(copying, backend, clock):
+    """A keepalive waits longer than rows, delays no row, and wakes no consumer that has received it."""
+    waiting = await copying.start(copying.received())
+    copying.send(backend.keepalive(9))
+    copying.send(backend.xlog(b"I"))
+    (keepalives, wake_for_keepalive), (rows, wake) = clock.later
+    assert keepalives > rows
+    wake()
+    assert 2 == len(await waiting)
+
+    waiting = await copying.start(copying.received())
+    wake_for_keepalive()
+    assert not await woken(waiting)
+    assert [] == copying.protocol._inbox
+    waiting.cancel()
+
+
 async def test_the_end_of_a_busy_stream_is_told_at_once(copying, backend):
     """The end of a busy stream wakes the consumer at once."""
-    copying.protocol._woken_at = time.monotonic() + 60
+    copying.protocol._busy_until = time.monotonic() + 60
     waiting = await copying.start(copying.received())
     copying.send(backend.xlog(b"a") + backend.COPY_DONE)
 
