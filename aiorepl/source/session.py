@@ -173,11 +173,8 @@ class Session:
                 )
             self._assembled = self._assemble(received)
             self._described = self._assembler.take_relations()
-            if self._described:
-                type_oids = {
-                    column.type_oid for relation, _ in self._described for column in relation.columns
-                }
-                self._missing_types = set().union(*map(self._types.missing, type_oids))
+            type_oids = {column.type_oid for relation, _ in self._described for column in relation.columns}
+            self._missing_types = set().union(*map(self._types.missing, type_oids))
         if self._missing_types:
             await self._look_up_types(self._missing_types)
             self._missing_types = set()

@@ -16,7 +16,7 @@ from typing import Any, Final
 from aiorepl.errors import ConnectionLost, ProtocolError, ServerError
 from aiorepl.wire import frames
 from aiorepl.wire.copy_frames import CopyFrames
-from aiorepl.wire.read_pacing import Timer
+from aiorepl.wire.read_pacing import PausingProtocol
 
 # After a read of fewer bytes, reading pauses for so long that the server makes some hundred rows. Without the pause, each send of
 # the server would wake this process.
@@ -24,22 +24,15 @@ _SMALL_READ: Final = 128 * 1024
 _PAUSE_SECONDS: Final = 0.0005
 
 
-class CopyOut(asyncio.BufferedProtocol):
+class CopyOut(PausingProtocol):
     """The protocol of one COPY."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
-        self._transport = transport
-        self._loop = loop
+        super().__init__(transport, loop, _PAUSE_SECONDS)
         self._frames = CopyFrames()
         self._wanted = 1
-        # The reasons for which reading is paused: the caller has enough data, or the server should gather more.
-        self._full = False
-        self._pacing = False
-        self._timer: Timer | None = None
         self._error: ServerError | None = None
-        self._failure: Exception | None = None
         self._ended = False
-        self._waiter: asyncio.Future[None] | None = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the memory that the transport reads into."""
@@ -56,17 +49,10 @@ class CopyOut(asyncio.BufferedProtocol):
         if self._ended:
             self._wake()
         elif len(self._frames.data) >= self._wanted:
-            self._full = True
-            if not self._pacing:
-                self._transport.pause_reading()
+            self._stop_reading()
             self._wake()
-        elif nbytes < _SMALL_READ and self._timer is not None and not self._transport.is_closing():
-            self._pacing = True
-            self._transport.pause_reading()
-            self._timer.set()
-
-    def eof_received(self) -> None:
-        """Do nothing: ``connection_lost`` follows."""
+        elif nbytes < _SMALL_READ:
+            self._pause_for_a_moment()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the pending read."""
@@ -101,23 +87,14 @@ class CopyOut(asyncio.BufferedProtocol):
         while len(data) < wanted and not self._ended:
             if self._failure is not None:
                 raise self._failure
-            if self._full:
-                self._full = False
-                if not self._pacing:
-                    self._transport.resume_reading()
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            self._continue_reading()
+            await self._wait()
         if self._ended and self._error is not None:
             raise self._error
         return data
 
     def start(self, sql: str) -> None:
         """Send the command."""
-        with contextlib.suppress(AttributeError, NotImplementedError, OSError):  # not on every system
-            self._timer = Timer(self._loop, _PAUSE_SECONDS, self._resume_after_pause)
         self._transport.write(frames.query(sql))
 
     def stop(self) -> bool:
@@ -130,11 +107,6 @@ class CopyOut(asyncio.BufferedProtocol):
             self._transport.resume_reading()
         return self._ended
 
-    def _resume_after_pause(self) -> None:
-        self._pacing = False
-        if not self._full and not self._transport.is_closing():
-            self._transport.resume_reading()
-
     def _handle(self, frame: frames.Frame) -> None:
         match frame.kind:
             case "E":
@@ -145,15 +117,6 @@ class CopyOut(asyncio.BufferedProtocol):
                 pass
             case _:
                 raise ProtocolError("unexpected while data is copied", message=f"frame {frame.kind}")
-
-    def _fail(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
 
 
 @contextlib.asynccontextmanager

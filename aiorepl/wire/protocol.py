@@ -23,7 +23,7 @@ from aiorepl.errors import (
 )
 from aiorepl.wire import frames
 from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, Received
-from aiorepl.wire.read_pacing import Timer
+from aiorepl.wire.read_pacing import PausingProtocol
 
 _INBOX_BYTES: Final = 1024 * 1024
 # On a busy stream the consumer is woken after this many bytes, or once per this many seconds; some more transactions wake it at once.
@@ -63,7 +63,7 @@ _EXPECTED: Final = {
 }
 
 
-class ReplicationProtocol(asyncio.BufferedProtocol):
+class ReplicationProtocol(PausingProtocol):
     """Passes frames between a transport and one consumer.
 
     :param on_reply_request: called within the loop's read callback when the server wants a status at once.
@@ -71,28 +71,22 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(transport, loop, _PAUSE_SECONDS)
         self.on_reply_request: Callable[[], None] | None = None
         self.on_notice: Callable[[ServerNotice], None] | None = None
         self.state = ConnectionState.READY
         self.bytes_received = 0
-        self._transport = transport
-        self._loop = loop
         self._buffer = FrameBuffer()
         self._inbox: list[Received] = []
         self._inbox_size = 0
         # The WAL position of the last frame, for error messages.
         self._position = 0
-        self._paused = False
         # When the stream is no longer busy.
         self._busy_until = 0.0
         self._waking: asyncio.TimerHandle | None = None
         self._waking_for_keepalive: asyncio.TimerHandle | None = None
         self._read_at = 0.0
         self._small_reads = 0
-        self._pacing = False
-        self._timer: Timer | None = None
-        self._can_pace = True
-        self._failure: Exception | None = None
         self._error: ServerError | None = None
         self._answered = True
         # Whether a frame was parsed. The first frame may begin in the middle of a message.
@@ -101,7 +95,6 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         self._rows: list[dict[str, str | None]] = []
         self._rows_size = 0
         self._copy_ended = False
-        self._waiter: asyncio.Future[None] | None = None
         self._drain: asyncio.Future[None] | None = None
         self._closed: asyncio.Future[None] = loop.create_future()
 
@@ -122,10 +115,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self.fail(self._damaged(error))
         except Exception as error:  # noqa: BLE001 - from a callback; ``receive`` raises it
             self.fail(error)
-        if self._inbox_size > _INBOX_BYTES and not self._paused and not self._transport.is_closing():
-            self._paused = True
-            if not self._pacing:
-                self._transport.pause_reading()
+        if self._inbox_size > _INBOX_BYTES and not self._full and not self._transport.is_closing():
+            self._stop_reading()
         elif nbytes < _WAKE_BYTES:
             self._pace_reads()
         else:
@@ -148,27 +139,8 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
         now = time.monotonic()
         close, self._read_at = now - self._read_at < 2 * _PAUSE_SECONDS, now
         self._small_reads = self._small_reads + 1 if close else 0
-        if (
-            self._small_reads < _SMALL_READS
-            or self._paused
-            or not self._can_pace
-            or self._transport.is_closing()
-        ):
-            return
-        if self._timer is None:
-            try:
-                self._timer = Timer(self._loop, _PAUSE_SECONDS, self._resume_after_pause)
-            except (AttributeError, NotImplementedError, OSError):
-                self._can_pace = False  # not supported on this system
-                return
-        self._pacing = True
-        self._transport.pause_reading()
-        self._timer.set()
-
-    def _resume_after_pause(self) -> None:
-        self._pacing = False
-        if not self._paused and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._small_reads >= _SMALL_READS:
+            self._pause_for_a_moment()
 
     def _wake_for_data(self) -> None:
         """Wake the consumer: at once at the end of a transaction, but not for every few rows of a busy stream.
@@ -240,9 +212,6 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             self._handle(frame)
         elif frame.reply_requested and self.on_reply_request is not None:
             self.on_reply_request()
-
-    def eof_received(self) -> None:
-        """Do nothing: ``connection_lost`` follows."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the pending calls."""
@@ -355,7 +324,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
     @property
     def paused(self) -> bool:
         """Whether reading is paused because the inbox is full."""
-        return self._paused
+        return self._full
 
     def _end(self) -> None:
         self.state = ConnectionState.CLOSED
@@ -410,10 +379,7 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
 
     def _take_inbox(self) -> list[Received]:
         inbox, self._inbox, self._inbox_size = self._inbox, [], 0
-        if self._paused:
-            self._paused = False
-            if not self._pacing:
-                self._transport.resume_reading()
+        self._continue_reading()
         return inbox
 
     def _in(self, *states: ConnectionState) -> bool:
@@ -424,21 +390,3 @@ class ReplicationProtocol(asyncio.BufferedProtocol):
             raise self._failure
         if self.state is not state:
             raise ConnectionLost(f"the connection is {self.state.value}, not {state.value}")
-
-    def _fail(self, error: Exception) -> None:
-        if self._failure is None:
-            self._failure = error
-        self._wake()
-
-    async def _wait(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)

@@ -1,6 +1,7 @@
-"""A timer for short pauses between reads of a busy socket, finer than the event loop's millisecond.
+"""Pauses between reads of a socket: while the consumer is behind, and for moments in which a busy server gathers data.
 
-It is Linux' ``timerfd``, which the loop reads like a socket. Python has it since 3.13; here the C library is called.
+Moments are shorter than the event loop's millisecond. Their timer is Linux' ``timerfd``, which the loop reads like a socket. Python has
+it since 3.13; here the C library is called.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import ctypes
 import os
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 _MONOTONIC: Final = 1
 
@@ -56,3 +57,71 @@ class Timer:
         with contextlib.suppress(BlockingIOError):
             os.read(self._handle, 8)
             self._ring()
+
+
+class PausingProtocol(asyncio.BufferedProtocol):
+    """A protocol with one consumer, and with two reasons to pause reading: the consumer has enough data, or the server gathers more.
+
+    :param pause: the seconds in which the server gathers data.
+    """
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, pause: float) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pause = pause
+        self._full = False
+        self._pacing = False
+        self._timer: Timer | None = None
+        self._can_pace = True
+        self._failure: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def eof_received(self) -> None:
+        """Do nothing: ``connection_lost`` follows."""
+
+    def _stop_reading(self) -> None:
+        self._full = True
+        if not self._pacing:
+            self._transport.pause_reading()
+
+    def _continue_reading(self) -> None:
+        if self._full:
+            self._full = False
+            if not self._pacing:
+                self._transport.resume_reading()
+
+    def _pause_for_a_moment(self) -> None:
+        if self._full or not self._can_pace or self._transport.is_closing():
+            return
+        if self._timer is None:
+            try:
+                self._timer = Timer(self._loop, self._pause, self._resume_after_pause)
+            except (AttributeError, NotImplementedError, OSError):
+                self._can_pace = False  # not supported on this system
+                return
+        self._pacing = True
+        self._transport.pause_reading()
+        self._timer.set()
+
+    def _resume_after_pause(self) -> None:
+        self._pacing = False
+        if not self._full and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def _fail(self, error: Exception) -> None:
+        if self._failure is None:
+            self._failure = error
+        self._wake()
+
+    async def _wait(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aiorepl.wire import protocol
+from aiorepl.wire import protocol, read_pacing
 from aiorepl.wire.read_pacing import Timer
 
 MIB = 1024 * 1024
@@ -117,7 +117,7 @@ async def test_a_system_without_such_alarms(copying, backend, clock, monkeypatch
     def refuse(*_: object) -> None:
         raise AttributeError("timerfd_create")
 
-    monkeypatch.setattr(protocol, "Timer", refuse)
+    monkeypatch.setattr(read_pacing, "Timer", refuse)
     for _ in range(100):
         copying.send(backend.xlog(b"a"))
         assert copying.transport.reading
