@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 from aiorepl.cancellation import cancel_and_wait
+from aiorepl.cli.hang_ups import HangUps
 from aiorepl.cli.log import placed
 from aiorepl.loggers import logger
 from aiorepl.pipeline.pipeline import Pipeline
@@ -94,24 +95,27 @@ def _exit_after(seconds: float) -> None:
 async def run_pipeline(
     pipeline: Pipeline,
     beside: Mapping[str, Coroutine[Any, Any, None]] | None = None,
+    hang_ups: HangUps | None = None,
     reload: Callable[[], Coroutine[Any, Any, None]] | None = None,
 ) -> bool:
     """Run a pipeline. The first SIGINT, SIGTERM or SIGHUP stops it and flushes its sinks; the second one cancels it.
 
     :param beside: run until the pipeline ends, by the names that their errors are logged with.
-    :param reload: called at a SIGHUP instead, unless the terminal was closed.
+    :param reload: called at a SIGHUP of ``hang_ups`` instead, unless the terminal was closed.
     :returns: whether a signal has stopped it.
     :raises KeyboardInterrupt: a second signal has cancelled it.
     """
     work = asyncio.create_task(pipeline.run())
-    tasks = [asyncio.create_task(_logged(name, each)) for name, each in (beside or {}).items()]
-    signals, had_terminal = 0, _has_terminal()
+    tasks = {asyncio.create_task(_logged(name, each)) for name, each in (beside or {}).items()}
+    signals = 0
 
     def hang_up() -> None:
-        if reload is None or (had_terminal and not _has_terminal()):
+        if reload is None or hang_ups is None or hang_ups.terminal_closed:
             stop()
-        else:
-            tasks.append(asyncio.create_task(_logged("reload", reload())))
+            return
+        task = asyncio.create_task(_logged("reload", reload()))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def stop() -> None:
         nonlocal signals
@@ -121,7 +125,8 @@ async def run_pipeline(
         _exit_after(_EXIT_SECONDS if signals > 1 else pipeline.shutdown_timeout + _EXIT_SECONDS)
         pipeline.stop()
 
-    with handling(stop, *_SIGNALS), handling(hang_up, signal.SIGHUP):
+    hangs_up = handling(hang_up, signal.SIGHUP) if hang_ups is None else hang_ups.received_by(hang_up)
+    with handling(stop, *_SIGNALS), hangs_up:
         try:
             await work
         except asyncio.CancelledError:
@@ -131,15 +136,6 @@ async def run_pipeline(
         finally:
             await cancel_and_wait(*tasks)
     return signals > 0
-
-
-def _has_terminal() -> bool:
-    """Whether this process has a controlling terminal. The kernel sends SIGHUP when that terminal is closed."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 async def _logged(name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from aiorepl.cli import options
+from aiorepl.cli.hang_ups import HangUps
 from aiorepl.errors import AioreplError, ConfigurationError, SlotLost
 from aiorepl.loggers import logger
 
@@ -70,19 +71,26 @@ def run(
 
     from aiorepl.cli.pipeline_file import load
 
-    loaded = load(file, resnapshot=resnapshot, accept_gap=accept_gap)
-    if check:
-        click.echo(f"{file} is valid")
-        return 0
-    log.be_a_service()
-    while _recovers(file, loaded, http, http_host, log):
-        loaded = load(file)
+    hang_ups = HangUps()
+    with hang_ups.handled():
+        loaded = load(file, resnapshot=resnapshot, accept_gap=accept_gap)
+        if check:
+            click.echo(f"{file} is valid")
+            return 0
+        log.be_a_service()
+        while _recovers(file, loaded, http, http_host, log, hang_ups):
+            loaded = load(file)
     _log.info("stopped")
     return 0
 
 
 def _recovers(
-    file: Path, loaded: PipelineFile, http: str | None, http_host: tuple[str, ...], log: Log
+    file: Path,
+    loaded: PipelineFile,
+    http: str | None,
+    http_host: tuple[str, ...],
+    log: Log,
+    hang_ups: HangUps,
 ) -> bool:
     """Run the pipeline. Return whether its slot was lost, and another start reads all tables again."""
     from aiorepl.cli.controls import Controls
@@ -91,7 +99,7 @@ def _recovers(
     controls = Controls(file, loaded)
     beside = _served(loaded, controls, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
     try:
-        run_async(run_pipeline(loaded.pipeline, beside, controls.hang_up))
+        run_async(run_pipeline(loaded.pipeline, beside, hang_ups, controls.hang_up))
     except SlotLost:
         if not loaded.pipeline.recovers:
             raise

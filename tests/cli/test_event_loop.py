@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import signal
+import weakref
 
 import pytest
 
 from aiorepl.cli.event_loop import not_ignored, run_pipeline
+from aiorepl.cli.hang_ups import HangUps
 
 ALL = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -76,3 +80,44 @@ async def test_an_error_beside_a_pipeline_is_logged(error, text, caplog) -> None
     assert message.startswith(f"the progress failed: {text}(test_event_loop.py, line ")
     assert message.endswith("; the pipeline continues without it")
     assert cancelled == [True]
+
+
+def hang_up() -> None:
+    """Send this process a SIGHUP."""
+    os.kill(os.getpid(), signal.SIGHUP)
+
+
+@pytest.mark.both_loops
+async def test_hang_ups_before_and_while_a_pipeline_runs() -> None:
+    """Signals that come before the run are one reload, and each later one is another. A finished reload is forgotten."""
+    pipeline, hang_ups, reloads = Endless(), HangUps(), []
+
+    async def reload() -> None:
+        reloads.append(weakref.ref(asyncio.current_task()))
+        if len(reloads) == 1:
+            asyncio.get_running_loop().call_later(0.01, hang_up)
+            return
+        while reloads[0]() is not None:
+            await asyncio.sleep(0)
+            gc.collect()
+        pipeline.ended.set()
+
+    async with asyncio.timeout(60):
+        with hang_ups.handled():
+            hang_up()
+            hang_up()
+            assert not await run_pipeline(pipeline, None, hang_ups, reload)
+            hang_up()
+    assert 2 == len(reloads)
+
+
+@pytest.mark.parametrize("before", [signal.SIG_IGN, signal.SIG_DFL])
+def test_hang_ups_that_the_parent_ignores(before) -> None:
+    """They stay ignored; afterwards SIGHUP is handled as before."""
+    kept = signal.signal(signal.SIGHUP, before)
+    try:
+        with HangUps().handled():
+            assert (before == signal.SIG_IGN) is (signal.getsignal(signal.SIGHUP) == signal.SIG_IGN)
+        assert before == signal.getsignal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, kept)

@@ -10,6 +10,7 @@ import re
 import signal
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,32 @@ async def test_hang_up(deployment):
         await deployment.stop(process, signal.SIGTERM)
     assert [0, 1, 2] == late_ids(deployment)
     assert [0, 1, 2, 3] == [event["key"]["id"] for event in deployment.events("archive")]
+
+
+async def test_hang_up_before_the_file_is_read(deployment):
+    """The pipeline starts, and then reads its file again."""
+    file = deployment.folder / "aiorepl.toml"
+    # A pipe holds the process until it is written to.
+    os.mkfifo(file)
+    process = await deployment.start(stderr=asyncio.subprocess.PIPE)
+    try:
+
+        def handled() -> int:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            return int(re.search(r"SigCgt:\s*(\w+)", status)[1], 16) >> (signal.SIGHUP - 1) & 1
+
+        await until(handled, bool)
+        process.send_signal(signal.SIGHUP)
+        with file.open("w") as pipe:
+            file.unlink()
+            file.write_text(FILE)
+            pipe.write(FILE)
+        await line(process, "was read again: no changes\n")
+        await deployment.stop(process, signal.SIGTERM)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
 
 
 async def test_hang_up_without_a_journal(deployment):
