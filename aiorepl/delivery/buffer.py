@@ -126,6 +126,11 @@ class SliceBuffer:
             self._stopped.set()
         self._notify()
 
+    def resize(self, limit: int) -> None:
+        """Set another limit. Slices that exceed it stay."""
+        self.limit, self._state.low = limit, limit // 2
+        self._state.release()
+
     @property
     def backpressured(self) -> bool:
         """Whether the writer has to wait for room."""

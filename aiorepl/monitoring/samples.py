@@ -56,6 +56,7 @@ BACKPRESSURED: Final = Metric(
 GAPS: Final = Metric("aiorepl_accepted_gaps", "gauge", "Accepted gaps: transactions that are missing.")
 SINK_UP: Final = Metric("aiorepl_sink_up", "gauge", "0 once an error has stopped the sink.", ("sink",))
 SINK_RETRYING: Final = Metric("aiorepl_sink_retrying", "gauge", "1 while the sink repeats a call.", ("sink",))
+SINK_PAUSED: Final = Metric("aiorepl_sink_paused", "gauge", "1 while the sink is paused.", ("sink",))
 SINK_LSN: Final = Metric(
     "aiorepl_sink_lsn", "gauge", "What the sink has accepted, and made durable.", ("sink", "position")
 )
@@ -160,7 +161,8 @@ _COUNTERS: Final = {
 METRICS: Final = (
     *(STATE, LSN, RECONNECTS, IDLE, TRANSACTION_BYTES, TRANSACTION_ROWS, TABLE_ROWS, TABLE_BYTES),
     *(BUFFER_BYTES, BUFFER_LIMIT, BACKPRESSURED, GAPS),
-    *(SINK_UP, SINK_RETRYING, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS, *_COUNTERS.values()),
+    *(SINK_UP, SINK_RETRYING, SINK_PAUSED, SINK_LSN, SINK_LAG_BYTES, SINK_LAG_SECONDS),
+    *_COUNTERS.values(),
     *(WRITE_SECONDS, FLUSH_SECONDS, JOURNAL_BYTES, JOURNAL_PREPARED, CONSUMER_BYTES, JOURNAL_UNKNOWN),
     *(SNAPSHOT_ROWS, SNAPSHOT_BYTES, SNAPSHOT_DONE, SNAPSHOT_TABLES, SLOT_LOSSES, HEARTBEATS),
     *(PUBLICATION_CHANGES, PUBLICATION_UNKNOWN),
@@ -231,6 +233,7 @@ def lag_seconds(statistics: PipelineStatistics, sink: str, now: datetime) -> flo
 def _of_sink(name: str, sink: SinkStatistics) -> Iterator[Sample]:
     yield SINK_UP, (name,), float(sink.failed is None)
     yield SINK_RETRYING, (name,), float(sink.retrying is not None)
+    yield SINK_PAUSED, (name,), float(sink.paused)
     yield SINK_LSN, (name, "accepted"), float(sink.accepted)
     yield SINK_LSN, (name, "durable"), float(sink.durable)
     for attribute, metric in _COUNTERS.items():

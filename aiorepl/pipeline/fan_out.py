@@ -54,7 +54,7 @@ class FanOut(ABC):
     """Delivers the slices of one capture to the sinks of one pipeline.
 
     :param sinks: the resolved deliveries by sink name.
-    :param buffer_bytes: the limit of each buffer, in bytes.
+    :param buffer_bytes: the limit of all buffers together, in bytes.
     :param gaps: whether missing transactions are accepted.
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.

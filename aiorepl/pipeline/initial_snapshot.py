@@ -15,7 +15,7 @@ from functools import partial
 from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.pipeline.published import everything, everything_again, truncation_of_all
+from aiorepl.pipeline.published import everything, truncation_of_all
 from aiorepl.pipeline.start import Beginning, Rows, Start, choose_rows
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
@@ -51,6 +51,7 @@ class InitialPhase:
     :param resnapshot: whether to create the slot again, and to start with a truncate.
     :param hides_key: as in ``plan_tables``.
     :ivar known: whether the slot existed before. If so, a missing slot counts as lost.
+    :ivar has_histories: whether the plan has the histories of its tables, for the repair of a later gap.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class InitialPhase:
         resnapshot: bool,
         hides_key: HidesKey,
     ) -> None:
-        self.known = False
+        self.known = self.has_histories = False
         self.hides_key = hides_key
         self.options = options
         self._capture = capture
@@ -215,7 +216,7 @@ class InitialPhase:
                     f"slot {found.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
                     "read: start without a snapshot"
                 )
-            return Beginning(found, await self._everything(found.position, truncates=bool(self._intended)))
+            return _all(found, truncates=bool(self._intended))
         if rows is Rows.REST:
             return Beginning(found, known)
         # Logged once, because from now on there is a ledger.
@@ -251,17 +252,19 @@ class InitialPhase:
         try:
             await self._initial.begin(snapshot_name, self._capture)
             plan = await self._initial.plan(self.hides_key)
+            if self.has_histories:
+                plan = await self._initial.with_histories(plan)
             # An empty journal lacks the rows from before the gap. With origin "none", the snapshot has rows that the stream never had.
             if gap is not None and known is not None and self._journal_end != 0 and source.origin != "none":
                 plan = gap.narrowed(plan, known, await self._initial.append_only())
         except TableLocked as error:
             # Nothing of the snapshot has been delivered.
             _log.warning("all tables are read while the stream runs: %s", error)
-            return Beginning(found, await self._everything(found.position, truncates=self._resnapshot))
+            return _all(found, truncates=self._resnapshot)
         previous, truncates = self._journal_end or ZERO, self._resnapshot
         ledger = initial_ledger(found.position, plan, point, previous=previous, truncates=truncates)
         narrowed = any(table.since is not None for table in plan.tables)
-        return Beginning(found, ledger, loads=True, gap=gap if narrowed else None)
+        return Beginning(found, ledger, Rows.EXPORTED, gap if narrowed else None)
 
     async def carry_out(self, start: Start, readings: Collection[str] = ()) -> None:
         """Write the ledger of ``start``. The stream must not have started.
@@ -277,7 +280,7 @@ class InitialPhase:
             self._next = 0
         else:
             if start.rereads:
-                ledger = await everything_again(
+                ledger = await everything(
                     self._capture.source, ledger, lock_timeout=self.options.lock_timeout
                 )
             durable = min(start.durable.values())
@@ -400,11 +403,6 @@ class InitialPhase:
         if self._file is not None and self.loads:
             await self._file.forget()
 
-    async def _everything(self, position: Position, *, truncates: bool) -> ChunkLedger:
-        return await everything(
-            self._capture.source, position, truncates=truncates, lock_timeout=self.options.lock_timeout
-        )
-
     async def _left_out(self, table: TablePlan, error: Exception) -> None:
         assert self._file is not None
         reason = None if isinstance(error, AlteredWhileRead) else str(error)
@@ -432,6 +430,15 @@ class InitialPhase:
         update = partial(self._file.update, lambda ledger: ledger.hand_over(flushed, delivered))
         self._ledger = await persisted(update)
         _log.warning("the initial snapshot ends early, and the stream begins: %s", error)
+
+
+def _all(found: PreflightResult, *, truncates: bool) -> Beginning:
+    """Begin with all tables, which are read while the stream runs.
+
+    :param truncates: whether a truncate precedes the rows.
+    """
+    ledger = initial_ledger(found.position, SnapshotPlan(()), found.position.lsn, truncates=truncates)
+    return Beginning(found, ledger, Rows.ALL)
 
 
 class _EndedEarly(Exception):

@@ -89,9 +89,7 @@ class JournaledFanOut(FanOut):
     ) -> None:
         self._compact = compact
         self.require_names(sinks)
-        super().__init__(
-            capture, sinks, buffer_bytes // (1 + len(sinks)), gaps, snapshot, snapshots, memories
-        )
+        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot, snapshots, memories)
         self._store = open_store(journal)
         self._sink = JournalSink(self._store)
         # Limits of rows and lingering are meant for sinks, not for the journal.
@@ -147,7 +145,7 @@ class JournaledFanOut(FanOut):
             await self._sink.skip(gap.after, held)
         refuted = partial(self._refuted, beginning.found.position)
         ledger = await self._start_stream(start, refuted, self._sink.readings)
-        buffer = self._new_buffer(SOURCE, self._buffer_bytes)
+        buffer = self._new_buffer(SOURCE, self._share)
         progress = SnapshotProgress(ledger, JOURNAL, self._snapshot, record=False)
         worker = self._worker(JOURNAL, self._journal, buffer, progress, after=held.lsn, stored=held)
         self._journal_start = await self._read_with_retries(
@@ -270,6 +268,7 @@ class JournaledFanOut(FanOut):
     def put_sink(self, name: str, delivery: ResolvedDelivery) -> None:
         """Add a sink, or replace a stopped one."""
         self._sinks[name] = delivery
+        self._resize_buffers()
         self._leaving.discard(name)
         self._failed.pop(name, None)
         statistics = self.statistics.setdefault(name, SinkStatistics(name))
@@ -282,6 +281,16 @@ class JournaledFanOut(FanOut):
         held: tuple[dict[str, Any], ...] = self._sinks, self.statistics, self._contexts, self._stored
         for each in (*held, self._cursors, self._failed):
             each.pop(name, None)
+        self._resize_buffers()
+
+    @property
+    def _share(self) -> int:
+        """The limit of each buffer, in bytes."""
+        return self._buffer_bytes // (1 + len(self._sinks))
+
+    def _resize_buffers(self) -> None:
+        for buffer in self.buffers.values():
+            buffer.resize(self._share)
 
     def _run_sink(self, name: str, at: Position) -> None:
         if self._group is None:
@@ -411,7 +420,7 @@ class JournaledFanOut(FanOut):
         elif not continuity.open:
             await progress.durable(reads_from)
         self._opened(name)
-        buffer = self._new_buffer(name, self._buffer_bytes)
+        buffer = self._new_buffer(name, self._share)
         stored = None if own is None else start
         worker = self._worker(name, delivery, buffer, progress, after=start.lsn, stored=stored)
         follower = self._followers[name] = JournalFollower(

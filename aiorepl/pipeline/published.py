@@ -10,10 +10,9 @@ import asyncpg
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Relation
-from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.initial.snapshot import truncation
-from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
+from aiorepl.snapshot.ledger.ledger import ChunkLedger
 from aiorepl.snapshot.reading_transaction import not_locked
 from aiorepl.snapshot.tables import PublishedTable, published_tables
 from aiorepl.source.source import Source
@@ -21,26 +20,12 @@ from aiorepl.transactions.slices import Slice
 from aiorepl.wire.opening import translated
 
 
-async def everything(
-    source: Source, position: Position, *, truncates: bool, lock_timeout: float | None
-) -> ChunkLedger:
-    """Return a ledger in which all tables are to be read while the stream runs.
+async def everything(source: Source, ledger: ChunkLedger, *, lock_timeout: float | None) -> ChunkLedger:
+    """Return the ledger with all tables to be read while the stream runs, and no others.
 
-    :param position: the slot's position.
-    :param truncates: whether all tables are truncated first.
     :param lock_timeout: the most seconds to wait for the lock of a table; ``None``: no limit.
     :raises SlotError: a table was not locked in time.
     :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
-    """
-    ledger = initial_ledger(position, SnapshotPlan(()), position.lsn, truncates=truncates)
-    return await everything_again(source, ledger, lock_timeout=lock_timeout)
-
-
-async def everything_again(source: Source, ledger: ChunkLedger, *, lock_timeout: float | None) -> ChunkLedger:
-    """Return a ledger in which all tables are to be read again while the stream runs.
-
-    :param lock_timeout: as in ``everything``.
-    :raises SlotError, ConnectionFailed, ConnectionLost, ServerError: as ``everything``.
     """
     tables = await _published(source, lock_timeout)
     empty = replace(ledger, plan=SnapshotPlan(()), tables=())

@@ -123,11 +123,11 @@ class SlotLosses:
             return None
         return Gap(stored.lost_xid, stored.lost_lsn, stored.histories, stored.started)
 
-    async def record(self, now: float, error: SlotLost, started: str | None = None) -> bool:
+    async def record(self, now: float, error: SlotLost, server_started: str | None = None) -> bool:
         """Record a loss, durably. Return whether the next start reads all tables again: not if the limit is reached.
 
         :param now: Unix time.
-        :param started: as in ``started``; ``None`` if this start never had the slot.
+        :param server_started: as in ``started``; ``None`` if this start never had the slot.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         if self.recent(now) >= self._limit:
@@ -143,7 +143,7 @@ class SlotLosses:
                 pending=True,
                 times=(*times, now),
                 known=True,
-                started=started or stored.started,
+                started=server_started or stored.started,
                 lost_xid=lost_xid,
                 lost_lsn=error.confirmed,
             )
@@ -151,14 +151,18 @@ class SlotLosses:
         return True
 
     async def started(
-        self, consumers: Collection[str], plan: SnapshotPlan | None, xid: int, started: str | None = None
+        self,
+        consumers: Collection[str],
+        plan: SnapshotPlan | None,
+        xid: int,
+        server_started: str | None = None,
     ) -> None:
         """Record that the stream has started, so the slot exists and no loss is pending.
 
         :param consumers: the sinks, as from ``consumers``. They count only if this start reads tables.
         :param plan: the tables that this start reads before the stream; ``None`` if it reads no table.
         :param xid: a current xid, with its epoch.
-        :param started: when the server was started; ``None`` while positions are compared with its stream.
+        :param server_started: when the server was started; ``None`` while positions are compared with its stream.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
         stored = self._stored
@@ -171,7 +175,7 @@ class SlotLosses:
                 pending=False,
                 known=True,
                 xid=xid,
-                started=started,
+                started=server_started,
                 lost_xid=None,
                 lost_lsn=ZERO,
             )
@@ -187,14 +191,13 @@ class SlotLosses:
         await self._write_new(replace(self._stored, consumers=kept))
         self._loaded = replace(self._loaded, consumers=kept)
 
-    async def reached(self, xid: int, started: str | None = None) -> None:
+    async def reached(self, xid: int, server_started: str | None = None) -> None:
         """Record a current xid, with its epoch.
 
-        :param started: as in ``started``.
-
+        :param server_started: as in ``started``.
         :raises PermanentError, TransientError, JournalError: the file cannot be written.
         """
-        await self._write_new(replace(self._stored, xid=xid, started=started))
+        await self._write_new(replace(self._stored, xid=xid, started=server_started))
 
     async def dropped(self) -> None:
         """Record that this start has dropped the slot that it had created. This is no loss, because nothing was delivered.

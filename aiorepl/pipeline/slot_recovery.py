@@ -38,6 +38,7 @@ class SlotRecovery:
         self._capture = capture
         self._phase = phase
         self.consumers = consumers
+        phase.has_histories = True
 
     @property
     def recent(self) -> int:

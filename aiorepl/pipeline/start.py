@@ -66,14 +66,18 @@ class Beginning:
 
     :param found: the slot, and the server's WAL.
     :param ledger: the chunk ledger; ``None`` if the slot never had a snapshot.
-    :param loads: whether this start reads the snapshot that its slot exported.
     :param gap: the gap, if its rows are enough for some tables of the exported snapshot.
     """
 
     found: PreflightResult
     ledger: ChunkLedger | None = None
-    loads: bool = False
+    rows: Rows = Rows.REST
     gap: Gap | None = None
+
+    @property
+    def loads(self) -> bool:
+        """Whether this start reads the snapshot that its slot exported."""
+        return self.rows is Rows.EXPORTED
 
     @property
     def position(self) -> Position:
@@ -164,12 +168,15 @@ class Start:
 
     @property
     def rereads(self) -> bool:
-        """Whether all tables have to be read again while the stream runs.
+        """Whether all tables have to be read while the stream runs.
 
-        A consumer is before the truncate, perhaps because it was restored, so it may also lack chunks that are recorded as durable.
+        The ledger does not have them yet; or a consumer is before the truncate, perhaps because it was restored, so it may also lack chunks
+        that are recorded as durable.
         """
-        ledger = self.beginning.ledger
-        return self.truncates and not self.beginning.loads and ledger is not None and not ledger.plan
+        rows, ledger = self.beginning.rows, self.beginning.ledger
+        return rows is Rows.ALL or (
+            self.truncates and rows is not Rows.EXPORTED and ledger is not None and not ledger.plan
+        )
 
 
 def plan_start(

@@ -42,6 +42,12 @@ class Page:
         _, status = await asyncio.to_thread(self._send, urllib.request.Request(f"{self.url}/status"))
         return {sink["name"]: sink["state"] for sink in status["sinks"]}
 
+    async def paused(self) -> dict[str, str]:
+        """The metric of paused sinks, by name."""
+        opened = await asyncio.to_thread(urllib.request.urlopen, f"{self.url}/metrics", timeout=DEADLINE)
+        with opened as answer:
+            return dict(re.findall(r'(?m)^aiorepl_sink_paused{.*sink="(\w+)"} (.*)$', answer.read().decode()))
+
     @staticmethod
     def _send(request: urllib.request.Request) -> tuple[int, dict]:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -215,6 +221,7 @@ async def test_requests(deployment):
 
         assert (200, {"state": "paused"}) == await page.post("/sinks/archive/pause")
         assert "paused" == (await page.sinks())["archive"]
+        assert ("1.0", "0.0") == tuple(map((await page.paused()).get, ("archive", "jsonl")))
         await deployment.connection.execute("INSERT INTO items VALUES (1), (200)")
         assert (200, {"state": "running"}) == await page.post("/sinks/archive/resume")
         await deployment.delivers(3, process)

@@ -29,6 +29,25 @@ def part(size: int) -> Slice:
     return Slice(None, (), True, LSN(1), size)
 
 
+def test_another_limit():
+    """A larger limit ends backpressure at its half; a smaller one begins it with the next slice."""
+    buffer = SliceBuffer(LIMIT)
+    cursor = buffer.cursor()
+    buffer.extend([part(60), part(60)])
+    assert buffer.backpressured
+    buffer.resize(239)
+    assert buffer.backpressured
+    buffer.resize(240)
+    assert not buffer.backpressured
+    buffer.resize(10)
+    assert 10 == buffer.statistics().limit
+    buffer.extend([part(5)])
+    assert buffer.backpressured
+    while cursor.take():
+        cursor.release(1)
+    assert not buffer.backpressured
+
+
 @given(
     st.lists(
         st.one_of(

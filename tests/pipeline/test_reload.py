@@ -56,7 +56,7 @@ async def test_sinks_are_added_replaced_and_removed(running):
     """A new sink begins where the journal begins, a replaced one continues without a repetition, a removed one keeps its cursor."""
     stays, former, gone, new, successor = (MemorySink() for _ in range(5))
     running.commit(3)
-    async with running.pipeline({"stays": stays, "a": former, "b": gone}) as pipeline:
+    async with running.pipeline({"stays": stays, "a": former, "b": gone}, buffer_bytes=100) as pipeline:
         for each in (stays, former, gone):
             await each.wait_for_changes(3)
         changes = await pipeline.reload({"stays": stays, "a": successor, "c": new})
@@ -69,7 +69,14 @@ async def test_sinks_are_added_replaced_and_removed(running):
         assert gone.closed
         assert not stays.closed
         assert ["journal", "stays", "a", "c"] == list(pipeline.statistics().sinks)
-        assert "b" not in pipeline.statistics().buffers
+        # All buffers share the bytes.
+        assert {"source": 25, "stays": 25, "a": 25, "c": 25} == {
+            name: buffer.limit for name, buffer in pipeline.statistics().buffers.items()
+        }
+        await pipeline.reload({"stays": stays})
+        assert {"source": 50, "stays": 50} == {
+            name: buffer.limit for name, buffer in pipeline.statistics().buffers.items()
+        }
     assert [0, 1, 2, 3, 4] == ids(stays) == ids(new)
     assert ([0, 1, 2], [0, 1, 2], [3, 4]) == (ids(former), ids(gone), ids(successor))
     cursors = Cursors(running.journal)

@@ -37,7 +37,7 @@ def exported(*, truncates: bool = False, gap: Gap | None = None) -> Beginning:
     """A start that reads an exported snapshot; with ``gap``, only the rows of the gap."""
     plan = SnapshotPlan((replace(TABLE, since=gap.xid),)) if gap else PLAN
     ledger = initial_ledger(SLOT, plan, POINT, previous=LSN(200), truncates=truncates or gap is not None)
-    return Beginning(found(), ledger, loads=True, gap=gap)
+    return Beginning(found(), ledger, Rows.EXPORTED, gap)
 
 
 def rest(*, truncates: bool = False, plan: SnapshotPlan = PLAN, lsn: LSN = POINT) -> Beginning:
@@ -171,6 +171,18 @@ STARTS: list[tuple[str, Beginning, dict[str, int | None], dict[str, Any]]] = [
         },
     ),
     (
+        "all tables, because an earlier process ended while it created the slot",
+        Beginning(found(), initial_ledger(SLOT, SnapshotPlan(()), POINT), Rows.ALL),
+        {"a": None},
+        {
+            "lsns": [None],
+            "durable": [SnapshotPlan(()).base(POINT)],
+            "after": POINT,
+            "begin": POINT,
+            "rereads": True,
+        },
+    ),
+    (
         "a snapshot that is complete",
         rest(truncates=True, plan=SnapshotPlan(()), lsn=LSN(POINT + 8)),
         {"a": None},
@@ -232,7 +244,7 @@ def test_an_accepted_gap():
 def test_an_empty_snapshot():
     """A sink that is ahead of a snapshot without tables keeps its position."""
     ledger = initial_ledger(SLOT, SnapshotPlan(()), POINT, truncates=True)
-    start = plan(Beginning(found(), ledger, loads=True), a=POINT + 8)
+    start = plan(Beginning(found(), ledger, Rows.EXPORTED), a=POINT + 8)
     assert POINT + 8 == start.durable["a"]
     assert not start.rereads
 

@@ -114,10 +114,18 @@ class ExportedSnapshot:
         :raises ConnectionLost, ServerError: the server failed.
         """
         with self._until_ended():
-            plans = await plan_tables(
-                self._connection, self.tables, self._publications, self._options, hides_key
+            return SnapshotPlan(
+                await plan_tables(self._connection, self.tables, self._publications, self._options, hides_key)
             )
-            return SnapshotPlan(await with_histories(self._connection, plans, self._publications))
+
+    async def with_histories(self, plan: SnapshotPlan) -> SnapshotPlan:
+        """Add the ``history`` of each table to its plan.
+
+        :raises SnapshotGone: ``end`` was called.
+        :raises ConnectionLost, ServerError: the server failed.
+        """
+        with self._until_ended():
+            return SnapshotPlan(await with_histories(self._connection, plan.tables, self._publications))
 
     async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.

@@ -125,6 +125,13 @@ class InitialSnapshot:
         """
         return await self._begun().plan(hides_key)
 
+    async def with_histories(self, plan: SnapshotPlan) -> SnapshotPlan:
+        """Add the ``history`` of each table to its plan.
+
+        :raises TableLocked, ConnectionLost, ServerError: as ``plan``.
+        """
+        return await self._begun().with_histories(plan)
+
     async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.
 

@@ -79,8 +79,8 @@ def examined(before: Picture, now: Picture) -> list[int]:
     vanished = before.tables.keys() - now.tables.keys()
     unpublished = before.leaves.keys() - now.leaves.keys()
     # Also tables that have partitions, because these partitions may be older than the table.
-    new = {oid for oid in now.tables.keys() - before.tables.keys() if now.tables[oid].parent is not None}
-    new |= {oid for oid in now.leaves.keys() - before.leaves.keys() if now.tables[oid].parent is not None}
+    came = (now.tables.keys() - before.tables.keys()) | (now.leaves.keys() - before.leaves.keys())
+    new = {oid for oid in came if now.tables[oid].parent is not None}
     moved = {oid for oid, root in now.leaves.items() if before.leaves.get(oid, root) != root}
     files = {
         oid

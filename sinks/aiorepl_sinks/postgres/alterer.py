@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import asyncpg
 
@@ -68,6 +68,10 @@ _REASONS: Final = {
 _IN_USE: Final = "this transaction has changed rows of the table, whose deferred constraints are still to be checked: alter the table there, then start again"
 
 
+EarlierRows = Literal["kept", "truncated", "read again"]
+"""What becomes of the rows that a table has: they stay, are truncated next, or all follow again, with all columns of the relation."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """The target's table, and the stored description of the source's table.
@@ -105,35 +109,24 @@ class Alterer:
         self._gid_prefix = gid_prefix
         self._tables = tables
 
-    async def needed(self, name: Name, relation: Relation, types: Types, *, truncates: bool = False) -> bool:
+    async def needed(self, name: Name, relation: Relation, types: Types, earlier: EarlierRows) -> bool:
         """Whether ``apply`` would change the table, or its stored description.
 
-        :param truncates: whether the table is truncated, so that its earlier rows do not matter.
         :raises PermanentError: the table was changed in a way that the sink does not repeat.
         """
         if name[0] == self._own or name[0] in _RESERVED:
             return False
         known = await self._look(name, relation)
-        if not truncates:
+        if earlier != "truncated":
             await self._require_no_rows_of_another(name, relation, known)
         found = self._alteration(name, relation, types, known)
         if known.oid is None or found.statements or known.named != [relation.schema, relation.name]:
             return True
         return remember(relation, types, known.columns, known.remembered) != known.remembered
 
-    async def apply(
-        self,
-        name: Name,
-        relation: Relation,
-        types: Types,
-        *,
-        truncates: bool = False,
-        rereads: bool = False,
-    ) -> None:
+    async def apply(self, name: Name, relation: Relation, types: Types, earlier: EarlierRows) -> None:
         """Create or alter the table, and remember its description. A transaction must be open.
 
-        :param truncates: whether the table is truncated afterwards.
-        :param rereads: whether all rows of the table follow, with all columns of ``relation``.
         :raises TransientError, PermanentError: the target rejected it, or the change is one that the sink does not repeat.
         """
         connection, what = self._connection, f'ddl = "apply": {".".join(name)} on the target'
@@ -144,13 +137,13 @@ class Alterer:
                 f"aiorepl ddl {qualified(name)}",
             )
             known = await self._look(name, relation)
-            if not truncates:
+            if earlier != "truncated":
                 await self._require_no_rows_of_another(name, relation, known)
             found = self._alteration(name, relation, types, known)
             await self._require_types(name, relation, found)
-            if rereads and not await self._shares(relation, known):
+            if earlier == "read again" and not await self._shares(relation, known):
                 await self._warn_of_nulls(name, relation, found)
-            elif not truncates:
+            elif earlier != "truncated":
                 await self._require_certain(name, relation, found)
             if found.statements:
                 await require_alterable(connection, name)

@@ -29,9 +29,12 @@ LOCK_SECONDS: Final = 10.0
 
 
 class BackendState(NamedTuple):
-    """A backend's row in pg_stat_activity: its state, since when, and its wait event."""
+    """A backend's row in pg_stat_activity: whether it waits for the next command, since when, and its wait event.
 
-    state: str
+    With ``track_activities = off`` it never counts as idle, because nothing tells a finished call from a slow one.
+    """
+
+    idle: bool
     since: datetime
     wait_event: str | None
 
@@ -119,12 +122,12 @@ class Liveness:
             if current is None:
                 self._terminate("the connection's backend no longer exists on the target")
                 return
-            if current.state != "active" and current == previous:
+            if current.idle and current == previous:
                 self._terminate(
                     f"the target has finished the call, but its answer has not arrived for {self._timeout:g} s"
                 )
                 return
-            if current.state == "active" and not logged:
+            if not current.idle and not logged:
                 logged = True
                 _log.warning(
                     "sink %s: a call on the target has been running for more than %g s%s",
@@ -140,7 +143,7 @@ class Liveness:
             connection = await self._connect()
             try:
                 row = await connection.fetchrow(
-                    "SELECT coalesce(state, 'active') AS state, coalesce(state_change, backend_start) AS since, "
+                    "SELECT coalesce(state LIKE 'idle%', false) AS idle, coalesce(state_change, backend_start) AS since, "
                     "wait_event_type || ' ' || wait_event AS wait_event "
                     "FROM pg_catalog.pg_stat_activity WHERE pid = $1 AND backend_start = $2",
                     *self._backend,

@@ -26,7 +26,7 @@ from aiorepl import (
 )
 from aiorepl.formats.type_names import catalog_names
 from aiorepl_sinks.postgres.alterations import Refused, Types
-from aiorepl_sinks.postgres.alterer import Alterer
+from aiorepl_sinks.postgres.alterer import Alterer, EarlierRows
 from aiorepl_sinks.postgres.applier import Applier
 from aiorepl_sinks.postgres.connection import Session
 from aiorepl_sinks.postgres.identifiers import Name, TableMapping
@@ -212,14 +212,16 @@ class Writer:
             if isinstance(change, RowChange):
                 relation = change.layout.relation
                 target = self._targets.get(relation) or await self._find(
-                    relation, catalog_names(relation, change.layout.types), rereads=_begins_table(part)
+                    relation,
+                    catalog_names(relation, change.layout.types),
+                    "read again" if _begins_table(part) else "kept",
                 )
                 self._steps.row(target, change)
             elif isinstance(change, Truncate) and self._alterer is not None and _of_snapshot(change):
                 await self._truncate_for_snapshot(self._alterer, change)
             elif isinstance(change, Truncate):
                 targets = [
-                    self._targets.get(one) or await self._find(one, catalog_names(one), truncates=True)
+                    self._targets.get(one) or await self._find(one, catalog_names(one), "truncated")
                     for one in change.relations
                 ]
                 cascade = change.cascade and self._options.cascade
@@ -252,15 +254,11 @@ class Writer:
             )
         return name
 
-    async def _find(
-        self, relation: Relation, types: Types, *, truncates: bool = False, rereads: bool = False
-    ) -> Target:
+    async def _find(self, relation: Relation, types: Types, earlier: EarlierRows) -> Target:
         options, name = self._options, self._name(relation)
         try:
-            if self._alterer is not None and await self._alterer.needed(
-                name, relation, types, truncates=truncates
-            ):
-                await self._alter(self._alterer, name, relation, types, truncates=truncates, rereads=rereads)
+            if self._alterer is not None and await self._alterer.needed(name, relation, types, earlier):
+                await self._alter(self._alterer, name, relation, types, earlier)
         except Refused as refusal:
             raise Refused(str(refusal), relation) from None
         target = self._targets[relation] = await find(
@@ -273,20 +271,13 @@ class Writer:
         return target
 
     async def _alter(
-        self,
-        alterer: Alterer,
-        name: Name,
-        relation: Relation,
-        types: Types,
-        *,
-        truncates: bool,
-        rereads: bool,
+        self, alterer: Alterer, name: Name, relation: Relation, types: Types, earlier: EarlierRows
     ) -> None:
         """Create or alter a table in the open transaction, after the changes before this one."""
         if not self._preparing:
             await self._apply()
             await self._begin()
-            await alterer.apply(name, relation, types, truncates=truncates, rereads=rereads)
+            await alterer.apply(name, relation, types, earlier)
         else:
             # A prepared transaction would lock the table until the source commits the transaction. Changes of the table that the source
             # sends before that commit would wait for ever.
@@ -294,7 +285,7 @@ class Writer:
             if rewinds:
                 await self.abandon()
             async with self.session.connection.transaction():
-                await alterer.apply(name, relation, types, truncates=truncates)
+                await alterer.apply(name, relation, types, earlier if earlier == "truncated" else "kept")
             if rewinds:
                 raise TransientError(
                     f"postgres: {'.'.join(name)} was altered before a transaction that will be prepared",
