@@ -85,19 +85,14 @@ def run(
 
 
 def _recovers(
-    file: Path,
-    loaded: PipelineFile,
-    http: str | None,
-    http_host: tuple[str, ...],
-    log: Log,
-    hang_ups: HangUps,
+    file: Path, loaded: PipelineFile, http: str | None, hosts: tuple[str, ...], log: Log, hang_ups: HangUps
 ) -> bool:
     """Run the pipeline. Return whether its slot was lost, and another start reads all tables again."""
     from aiorepl.cli.controls import Controls
     from aiorepl.cli.event_loop import run_async, run_pipeline
 
     controls = Controls(file, loaded)
-    beside = _served(loaded, controls, http, http_host) | {"the progress of snapshots": _report(loaded, log)}
+    beside = _served(loaded, controls, http, hosts) | {"the progress of snapshots": _report(loaded, log)}
     try:
         run_async(run_pipeline(loaded.pipeline, beside, hang_ups, controls.hang_up))
     except SlotLost:

@@ -24,6 +24,7 @@ from aiorepl.errors import AioreplError, DataError, PermanentError, SinkError, T
 from aiorepl.formats.format import event_id
 from aiorepl.loggers import logger
 from aiorepl.position import Position
+from aiorepl.retry import RetryPolicy
 from aiorepl.sink import Batch, Rejection, Sink, SinkContext
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.transactions.changes import Change
@@ -273,33 +274,38 @@ class SinkWriter:
         _log.warning("sink %s: %s changes%s are dead letters: %s", self._name, count, where, error)
 
     async def _call(self, name: str, call: Callable[[], Awaitable[T]], *, rewind: bool = False) -> T:
-        """Make a call with retries.
+        return await call_sink(self._statistics, self._delivery.retry, name, call, rewind=rewind)
 
-        :param rewind: whether to retry after a ``TransientError`` with ``rewind`` as well.
-        """
-        try:
-            async for attempt in self._delivery.retry.sink(
-                f"sink {self._name}: {name}", rewind=rewind, waits=self._statistics.waits
-            ):
-                with attempt:
-                    if attempt.num > 1:
-                        self._statistics.retries += 1
-                    begin = time.perf_counter()
-                    try:
-                        result = await detect_unexpected_cancellation(
-                            require_awaitable(self._name, name, call())
-                        )
-                    except TransientError as error:
-                        self._statistics.retrying = str(error)
-                        raise
-                    self._statistics.called(name, time.perf_counter() - begin)
-                    return result
-            raise AssertionError("the retries end by returning or raising")
-        except AioreplError:
-            raise
-        except Exception as error:
-            # The exception's text may quote row data, so the message has only its type.
-            raise SinkError(f"sink {self._name}: {name} {raised(error)}") from error
+
+async def call_sink(
+    sink: SinkStatistics, retry: RetryPolicy, name: str, call: Callable[[], Awaitable[T]], *, rewind: bool
+) -> T:
+    """Call a sink, with retries.
+
+    :param sink: has the sink's name, and gets the retries and the duration.
+    :param name: the name of the call.
+    :param rewind: whether to retry after a ``TransientError`` with ``rewind`` as well.
+    :raises AioreplError: the sink's own error after the last retry; a SinkError for other exceptions, without their text.
+    """
+    try:
+        async for attempt in retry.sink(f"sink {sink.name}: {name}", rewind=rewind, waits=sink.waits):
+            with attempt:
+                if attempt.num > 1:
+                    sink.retries += 1
+                begin = time.perf_counter()
+                try:
+                    result = await detect_unexpected_cancellation(require_awaitable(sink.name, name, call()))
+                except TransientError as error:
+                    sink.retrying = str(error)
+                    raise
+                sink.called(name, time.perf_counter() - begin)
+                return result
+        raise AssertionError("the retries end by returning or raising")
+    except AioreplError:
+        raise
+    except Exception as error:
+        # The exception's text may quote row data or a password, so the message has only its type.
+        raise SinkError(f"sink {sink.name}: {name} {raised(error)}") from error
 
 
 def _halved(changes: list[Change]) -> list[list[Change]]:

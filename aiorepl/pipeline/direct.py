@@ -8,7 +8,7 @@ from functools import partial
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import SOURCE, FanOut
-from aiorepl.pipeline.snapshot_progress import SnapshotProgress
+from aiorepl.pipeline.progress import SnapshotProgress
 from aiorepl.pipeline.start import plan_start
 from aiorepl.transactions.slices import Slice
 
@@ -54,7 +54,7 @@ class DirectFanOut(FanOut):
             await self._open(name, delivery, beginning.position, cleanup)
         start = plan_start(beginning, self._stored, self.gaps)
         ledger = await self._start_stream(start, refuted=self.gaps.check_refuted)
-        buffer = self._new_buffer(SOURCE, self._buffer_bytes)
+        buffer = self._new_buffer(SOURCE, self._options.buffer_bytes)
         workers = [
             self._worker(
                 name,

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from aiorepl.cancellation import detect_unexpected_cancellation, run_until_set, uninterrupted
+from aiorepl.cancellation import run_until_set, uninterrupted
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
@@ -22,11 +22,12 @@ from aiorepl.delivery.notices import Notices
 from aiorepl.delivery.statistics import SinkStatistics
 from aiorepl.delivery.watchdog import attribute_to_sink
 from aiorepl.delivery.worker import Progress, SinkWorker
-from aiorepl.delivery.writer import close, require_awaitable
-from aiorepl.errors import AioreplError, ConfigurationError, SinkError, raised
+from aiorepl.delivery.writer import call_sink, close
+from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
+from aiorepl.pipeline.options import PipelineOptions
 from aiorepl.pipeline.snapshot_source import snapshot_source
 from aiorepl.pipeline.start import Beginning, Start
 from aiorepl.pipeline.statistics import Lag
@@ -54,8 +55,6 @@ class FanOut(ABC):
     """Delivers the slices of one capture to the sinks of one pipeline.
 
     :param sinks: the resolved deliveries by sink name.
-    :param buffer_bytes: the limit of all buffers together, in bytes.
-    :param gaps: whether missing transactions are accepted.
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
     :param memories: the memories of the sinks' selections, by sink name.
@@ -68,10 +67,9 @@ class FanOut(ABC):
 
     def __init__(
         self,
+        options: PipelineOptions,
         capture: Capture,
         sinks: Mapping[str, ResolvedDelivery],
-        buffer_bytes: int,
-        gaps: GapPolicy,
         snapshot: InitialPhase,
         snapshots: Snapshots,
         memories: Mapping[str, SelectionMemory],
@@ -83,14 +81,14 @@ class FanOut(ABC):
         self.ending = asyncio.Event()
         self.failure: Exception | None = None
         self.notices: Mapping[str, Notices] = {}
-        self.gaps = gaps
+        self.gaps = GapPolicy(accept=options.accept_gap)
+        self._options = options
         self._capture = capture
         self.snapshots = snapshots
         self._snapshot = snapshot
         self._snapshot_source = snapshot_source(capture.source, snapshot.options, snapshot.hides_key)
         self._sinks = dict(sinks)
         self._memories = memories
-        self._buffer_bytes = buffer_bytes
         self._contexts: dict[str, SinkContext] = {}
         # The positions that the sinks and the journal keep; set by ``_open``.
         self._stored: dict[str, Position | None] = {}
@@ -233,23 +231,12 @@ class FanOut(ABC):
                     f"sink {name} keeps its position with its data, which requires one batch at a time: remove concurrency"
                 )
 
-    @staticmethod
     async def _open_sink(
-        sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
+        self, sink: Sink, context: SinkContext, retry: RetryPolicy, cleanup: contextlib.AsyncExitStack
     ) -> Position | None:
-        cleanup.push_async_callback(close, context.name, sink)
-        try:
-            async for attempt in retry.sink(f"sink {context.name}: open"):
-                with attempt:
-                    return await detect_unexpected_cancellation(
-                        require_awaitable(context.name, "open", sink.open(context))
-                    )
-            raise AssertionError("the retries end by returning or raising")
-        except AioreplError:
-            raise
-        except Exception as error:
-            # The exception's text may quote a password, so the message has only its type.
-            raise SinkError(f"sink {context.name}: open {raised(error)}") from error
+        name = context.name
+        cleanup.push_async_callback(close, name, sink)
+        return await call_sink(self.statistics[name], retry, "open", lambda: sink.open(context), rewind=True)
 
     def _new_buffer(self, name: str, limit: int) -> SliceBuffer:
         buffer = self.buffers[name] = SliceBuffer(limit)

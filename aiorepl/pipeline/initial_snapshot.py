@@ -251,9 +251,7 @@ class InitialPhase:
         cleanup.push_async_callback(self._initial.close)
         try:
             await self._initial.begin(snapshot_name, self._capture)
-            plan = await self._initial.plan(self.hides_key)
-            if self.has_histories:
-                plan = await self._initial.with_histories(plan)
+            plan = await self._initial.plan(self.hides_key, histories=self.has_histories)
             # An empty journal lacks the rows from before the gap. With origin "none", the snapshot has rows that the stream never had.
             if gap is not None and known is not None and self._journal_end != 0 and source.origin != "none":
                 plan = gap.narrowed(plan, known, await self._initial.append_only())

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from aiorepl.cancellation import cancel_and_wait, run_until_set
-from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.statistics import SinkStatistics
@@ -31,21 +30,18 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.fan_out import JOURNAL, SOURCE, FanOut, first_of, lag
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.journal_follower import JournalFollower
-from aiorepl.pipeline.progress import CursorProgress, read_with_retries
-from aiorepl.pipeline.snapshot_progress import SnapshotProgress
+from aiorepl.pipeline.options import PipelineOptions
+from aiorepl.pipeline.progress import CursorProgress, SnapshotProgress, read_with_retries
 from aiorepl.pipeline.start import Start, plan_start
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
-from aiorepl.retry import RetryPolicy
 from aiorepl.sizes import format_size
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.source.capture import Capture
-from aiorepl.source.continuity import Claim, Continuity, GapPolicy
-from aiorepl.storage.opening import Location, open_store
-from aiorepl.storage.store import Store
+from aiorepl.source.continuity import Claim, Continuity
+from aiorepl.storage.opening import open_store
 from aiorepl.transactions.slices import Slice
 from aiorepl.transforms.memory import SelectionMemory
-from aiorepl.transforms.selection import Selection
 
 _log = logger("aiorepl.sink")
 
@@ -68,35 +64,34 @@ class _Run:
 
 
 class JournaledFanOut(FanOut):
-    """Connects the source to the journal, and the journal to each sink, through one buffer each."""
+    """Connects the source to the journal, and the journal to each sink, through one buffer each.
+
+    :ivar store: the journal's store.
+    """
 
     def __init__(
         self,
+        options: PipelineOptions,
         capture: Capture,
         sinks: Mapping[str, ResolvedDelivery],
-        buffer_bytes: int,
-        gaps: GapPolicy,
         snapshot: InitialPhase,
         snapshots: Snapshots,
         memories: Mapping[str, SelectionMemory],
-        *,
-        journal: Location | Store,
-        batches: BatchPolicy,
-        retry: RetryPolicy,
-        retention: Retention | str | None,
-        compact: bool,
-        selection: Selection | None,
     ) -> None:
-        self._compact = compact
+        super().__init__(options, capture, sinks, snapshot, snapshots, memories)
         self.require_names(sinks)
-        super().__init__(capture, sinks, buffer_bytes, gaps, snapshot, snapshots, memories)
-        self._store = open_store(journal)
-        self._sink = JournalSink(self._store)
+        assert options.journal is not None
+        self.store = open_store(options.journal)
+        self._sink = JournalSink(self.store)
         # Limits of rows and lingering are meant for sinks, not for the journal.
         self._journal = ResolvedDelivery(
-            self._sink, replace(batches, max_rows=None, linger=0.0), retry, selection=selection
+            self._sink,
+            replace(options.batches, max_rows=None, linger=0.0),
+            options.retry,
+            selection=options.journal_selection,
         )
-        self._retention = Retention.parse(retention) if isinstance(retention, str) else retention
+        kept = options.retention
+        self._retention = Retention.parse(kept) if isinstance(kept, str) else kept
         self.statistics = {JOURNAL: SinkStatistics(JOURNAL), **self.statistics}
         # One object for each sink, made when its cursor is registered. The object notices if another process takes the cursor
         # over.
@@ -130,7 +125,7 @@ class JournaledFanOut(FanOut):
         :raises AioreplError: the source or the journal failed, or a sink; the other sinks continued to the end.
         """
         self._capture.deliver_prepared()
-        reader = JournalReader(self._store)
+        reader = JournalReader(self.store)
         recorded = await self._read_with_retries(JOURNAL, self._journal, reader.recorded_position)
         beginning = await self._begin(cleanup, recorded, LSN(0) if recorded is None else recorded.lsn)
         begin = beginning.position
@@ -152,7 +147,7 @@ class JournaledFanOut(FanOut):
             JOURNAL, self._journal, partial(_start_of, reader)
         )
         cursors = {name: await self._register(name) for name in self._sinks}
-        if self._compact:
+        if self._options.compact:
             await self._compact_beside(begin, cleanup)
         if self._retention is not None:
             pruning = asyncio.create_task(self._keep_pruned(self._retention), name="aiorepl retention")
@@ -181,7 +176,7 @@ class JournaledFanOut(FanOut):
 
     async def _dependent(self, lsn: LSN) -> str | None:
         try:
-            stored = await asyncio.to_thread(JournalReader(self._store).position)
+            stored = await asyncio.to_thread(JournalReader(self.store).position)
         except (AioreplError, OSError):
             # An unreadable journal may hold data.
             return self._holder(JOURNAL)
@@ -198,7 +193,7 @@ class JournaledFanOut(FanOut):
         return lags
 
     def _holder(self, name: str) -> str:
-        return f"journal {self._store.url}" if name == JOURNAL else super()._holder(name)
+        return f"journal {self.store.url}" if name == JOURNAL else super()._holder(name)
 
     async def _refuted(self, begin: Position, claim: Claim, begins: LSN) -> None:
         await self.gaps.check_refuted(claim, begins)
@@ -217,7 +212,7 @@ class JournaledFanOut(FanOut):
         """
         if JOURNAL in sinks:
             raise ConfigurationError(f"a sink must not be named {JOURNAL!r}: that is the journal's name")
-        if self._compact and HISTORY in sinks:
+        if self._options.compact and HISTORY in sinks:
             raise ConfigurationError(
                 f"a sink must not be named {HISTORY!r}: compaction has the cursor of that name"
             )
@@ -286,7 +281,7 @@ class JournaledFanOut(FanOut):
     @property
     def _share(self) -> int:
         """The limit of each buffer, in bytes."""
-        return self._buffer_bytes // (1 + len(self._sinks))
+        return self._options.buffer_bytes // (1 + len(self._sinks))
 
     def _resize_buffers(self) -> None:
         for buffer in self.buffers.values():
@@ -323,14 +318,14 @@ class JournaledFanOut(FanOut):
         # Imported here, because it imports pyarrow.
         from aiorepl.history.beside import compact_beside, keep_uncompacted
 
-        await asyncio.to_thread(keep_uncompacted, self._store, begin)
-        compaction = asyncio.create_task(compact_beside(self._store), name="aiorepl compaction")
+        await asyncio.to_thread(keep_uncompacted, self.store, begin)
+        compaction = asyncio.create_task(compact_beside(self.store), name="aiorepl compaction")
         cleanup.push_async_callback(cancel_and_wait, compaction)
 
     async def _keep_pruned(self, retention: Retention) -> None:
         # A sink that was restored from a backup needs segments from before its cursor.
         await self._all_opened.wait()
-        await keep_pruned(self._store, retention, self._pruning)
+        await keep_pruned(self.store, retention, self._pruning)
 
     async def _watch_snapshots(self) -> None:
         """Record in the journal which snapshots were cancelled or cannot continue: their chunks need not be kept."""
@@ -376,7 +371,7 @@ class JournaledFanOut(FanOut):
     async def _fill_journal(self, buffer: SliceBuffer, worker: SinkWorker) -> None:
         # The journal needs no rewind, because it never loses accepted data.
         await self._run_workers(buffer, partial(self._read, buffer), [worker])
-        end = await self._read_with_retries(JOURNAL, self._journal, JournalReader(self._store).end)
+        end = await self._read_with_retries(JOURNAL, self._journal, JournalReader(self.store).end)
         self._end = end.lsn
         for follower in self._followers.values():
             follower.end_at(self._end)
@@ -389,7 +384,7 @@ class JournaledFanOut(FanOut):
         assert self._start is not None
         begin, memory = self._start.beginning.position, self._memories.get(name)
         cursors = self._cursors[name] = Cursors(
-            self._store, count_writes=None if memory is None else memory.count_writes
+            self.store, count_writes=None if memory is None else memory.count_writes
         )
         # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
         try:
@@ -425,7 +420,7 @@ class JournaledFanOut(FanOut):
         worker = self._worker(name, delivery, buffer, progress, after=start.lsn, stored=stored)
         follower = self._followers[name] = JournalFollower(
             name,
-            JournalReader(self._store),
+            JournalReader(self.store),
             buffer,
             # A sink may be ahead of its cursor or of the journal: its last transaction is read again, compared and skipped.
             max(continuity.begins, continuity.since(reads_from)) if continuity.open else reads_from,
@@ -461,7 +456,7 @@ class JournaledFanOut(FanOut):
         :param at: the position of its cursor; the sink has read everything before it from this journal.
         :raises SlotError: the sink is behind the beginning of the journal, in a gap or ahead of the server, and no gap is accepted.
         """
-        reader, start = JournalReader(self._store), own or at
+        reader, start = JournalReader(self.store), own or at
 
         def read_chain() -> tuple[Chain, LSN, LSN | None]:
             chain = reader.chain()

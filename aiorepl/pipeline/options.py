@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Literal
 
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.errors import ConfigurationError
-from aiorepl.pipeline.ephemeral import require_resync
+from aiorepl.lsn import LSN
 from aiorepl.pipeline.publication_policy import PublicationPolicy
 from aiorepl.pipeline.slot_losses import OnSlotLost
 from aiorepl.retry import RetryPolicy
@@ -24,10 +24,15 @@ if TYPE_CHECKING:
     from aiorepl.storage.opening import Location
     from aiorepl.storage.store import Store
 
+NO_TABLES: Final = (
+    "a pipeline with a temporary slot cannot read tables, because changes to the rows may be missing: let the sink read the tables when it gets a "
+    "Resync, or use a permanent slot"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The options of a ``Pipeline`` that depend on each other, or that several of its parts use. See the docstring of ``Pipeline``.
+    """The options of a ``Pipeline`` that depend on each other, or that its parts use. See the docstring of ``Pipeline``.
 
     :param policy: ``publication_interval``, ``on_new_table`` and ``on_partition_change``.
     :raises ConfigurationError: the options contradict each other.
@@ -44,6 +49,10 @@ class PipelineOptions:
     on_slot_lost: OnSlotLost
     state_dir: str | os.PathLike[str] | None
     policy: PublicationPolicy
+    max_resnapshots_per_day: int
+    until: LSN | Literal["now"] | None
+    reconnect: RetryPolicy | None
+    shutdown_timeout: float
     batches: BatchPolicy
     retry: RetryPolicy
     buffer_bytes: int
@@ -89,18 +98,31 @@ class PipelineOptions:
 
         :param deliveries: the deliveries by sink name.
         :param resyncs: whether a lost connection leaves a gap in the stream.
-        :raises ConfigurationError: an option is missing that a delivery needs, or there is neither a sink nor a journal.
+        :raises ConfigurationError: an option is missing that a delivery needs, there is neither a sink nor a journal, or an option excludes the
+            temporary slot.
         """
         if not deliveries and self.journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")
         if self.policy.interval is None and any(each.publication_changes for each in deliveries.values()):
             raise ConfigurationError("publication_changes needs publication_interval")
         if resyncs:
-            require_resync(
-                {name: each.sink for name, each in deliveries.items()},
-                journal=self.journal is not None,
-                reads=bool(self.snapshot) or self.resnapshot or self.policy.reads,
+            self._require_resync(deliveries)
+
+    def _require_resync(self, deliveries: Mapping[str, ResolvedDelivery]) -> None:
+        if self.journal is not None:
+            raise ConfigurationError(
+                "a journal needs a permanent slot, because a temporary slot loses changes with its connection: use a permanent slot, or leave "
+                "out the journal"
             )
+        if self.snapshot or self.resnapshot or self.policy.reads:
+            raise ConfigurationError(NO_TABLES)
+        for name, delivery in deliveries.items():
+            if not delivery.sink.takes_resync:
+                raise ConfigurationError(
+                    f"sink {name} does not take a Resync, and a temporary slot loses changes with its connection: use a permanent slot, or "
+                    "let a lost connection end the stream (reconnect=None); in a sink of your own, set takes_resync = True, and load the state "
+                    "again after each Resync"
+                )
 
     def _require_no_journal(self) -> None:
         if self.retention is not None:

@@ -10,48 +10,33 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from anyio import CancelScope
 
 from aiorepl.cancellation import cancel_and_wait, require_asyncio
 from aiorepl.checked import checked
 from aiorepl.delivery.batching import BatchPolicy
-from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
+from aiorepl.delivery.config import SinkSpec
 from aiorepl.delivery.watchdog import watching
 from aiorepl.durations import Duration, seconds_of
 from aiorepl.errors import ConfigurationError, SlotLost, loggable
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.pipeline.direct import DirectFanOut
-from aiorepl.pipeline.ephemeral import NO_TABLES
-from aiorepl.pipeline.fan_out import JOURNAL, FanOut, first_of
-from aiorepl.pipeline.initial_snapshot import InitialPhase
-from aiorepl.pipeline.options import PipelineOptions
+from aiorepl.pipeline.fan_out import first_of
+from aiorepl.pipeline.options import NO_TABLES, PipelineOptions
+from aiorepl.pipeline.parts import Parts
 from aiorepl.pipeline.publication_policy import OnNewTable, OnPartitionChange, PublicationPolicy
-from aiorepl.pipeline.publication_state import PublicationState
-from aiorepl.pipeline.publication_watch import PublicationWatch
-from aiorepl.pipeline.selection_state import SelectionState
-from aiorepl.pipeline.slot_losses import OnSlotLost, SlotLosses, consumers
-from aiorepl.pipeline.slot_recovery import SlotRecovery
-from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
+from aiorepl.pipeline.slot_losses import OnSlotLost
 from aiorepl.pipeline.statistics import PipelineState, PipelineStatistics
 from aiorepl.retry import RetryPolicy
 from aiorepl.sizes import Size, size_of
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.options import SnapshotOptions
-from aiorepl.snapshot.planning import hides_no_key
-from aiorepl.source.capture import Capture
-from aiorepl.source.catalog.lookups import ColumnLookups
-from aiorepl.source.catalog.table_lookups import TableLookups
-from aiorepl.source.continuity import GapPolicy
-from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.source.source import Source
 from aiorepl.source.takeover import wait_for_slot as wait_until_free
-from aiorepl.transforms.memory import SelectionMemory
 
 # Imported at run time, because ``checked`` reads the annotations.
 from aiorepl.transforms.selection import Selection
@@ -140,8 +125,6 @@ class Pipeline:
         on_partition_change: OnPartitionChange = "warn",
         buffer_bytes: Size = 16 * 1024 * 1024,
     ) -> None:
-        self.shutdown_timeout = seconds_of("shutdown_timeout", shutdown_timeout)
-        buffer_bytes = size_of("buffer_bytes", buffer_bytes)
         if publication_interval is not None:
             publication_interval = seconds_of("publication_interval", publication_interval)
         options = PipelineOptions(
@@ -154,129 +137,29 @@ class Pipeline:
             resnapshot=resnapshot,
             accept_gap=accept_gap,
             on_slot_lost=on_slot_lost,
-            state_dir=state_dir,
-            policy=PublicationPolicy(publication_interval, on_new_table, on_partition_change),
+            max_resnapshots_per_day=max_resnapshots_per_day,
+            until=until,
+            reconnect=reconnect,
             batches=batches or BatchPolicy(),
             retry=retry or RetryPolicy(),
-            buffer_bytes=buffer_bytes,
+            shutdown_timeout=seconds_of("shutdown_timeout", shutdown_timeout),
+            state_dir=state_dir,
+            policy=PublicationPolicy(publication_interval, on_new_table, on_partition_change),
+            buffer_bytes=size_of("buffer_bytes", buffer_bytes),
         )
+        self.shutdown_timeout = options.shutdown_timeout
         self.recovers = False
         """Whether the next pipeline with these options reads all tables again, because this one has ended with ``SlotLost``."""
-        self._options = options
-        self._accept_gap = accept_gap
         self._source = source
         self._wait_for_slot = wait_for_slot
-        deliveries = resolve(sinks, options.batches, options.retry)
-        selections = _selection_state(options, deliveries)
-        self._capture = _capture(options, deliveries, selections, reconnect, until)
-        options.require_compatible(deliveries, resyncs=self._capture.resyncs)
-        if source.has_catalog and not self._capture.resyncs:
-            self._capture.request_control_messages()
-        self._snapshots = Snapshots(reconnect)
-        phase = InitialPhase(
-            self._capture,
-            options.folder,
-            options.reading,
-            wanted=bool(snapshot),
-            resnapshot=resnapshot,
-            hides_key=hides_no_key if selections is None else partial(selections.may_hide_key, JOURNAL),
-        )
-        self._losses, self._recovery = _recovery(
-            options, deliveries, self._capture, phase, max_resnapshots_per_day
-        )
-        self._journal: Store | None = None
-        self._fan_out = self._new_fan_out(
-            options, deliveries, phase, {} if selections is None else selections.memories
-        )
-        self._monitor = SnapshotMonitor(
-            source, phase, self._snapshots, options.reading.max_wal_bytes, lambda: self._flushed
-        )
-        self._heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
-        self._watch = self._new_watch(options, deliveries)
-        self._running_sinks = self._new_running_sinks(sinks, deliveries, selections)
+        self._parts = Parts(options, sinks)
+        self._capture, self._fan_out = self._parts.capture, self._parts.fan_out
         self._stopping = asyncio.Event()
         self._started = False
         self._began: float | None = None
         self._ended = asyncio.Event()
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
-
-    def _new_fan_out(
-        self,
-        options: PipelineOptions,
-        deliveries: Mapping[str, ResolvedDelivery],
-        phase: InitialPhase,
-        memories: Mapping[str, SelectionMemory],
-    ) -> FanOut:
-        gaps = GapPolicy(accept=options.accept_gap)
-        parts = self._capture, deliveries, options.buffer_bytes, gaps, phase, self._snapshots, memories
-        if options.journal is None:
-            return DirectFanOut(*parts)
-        # Imported here, because it takes a tenth of the start-up time.
-        from aiorepl.pipeline.journaled import JournaledFanOut
-        from aiorepl.storage.opening import open_store
-
-        self._journal = open_store(options.journal)
-        return JournaledFanOut(
-            *parts,
-            journal=self._journal,
-            batches=options.batches,
-            retry=options.retry,
-            retention=options.retention,
-            compact=options.compact,
-            selection=options.journal_selection,
-        )
-
-    def _new_watch(
-        self, options: PipelineOptions, deliveries: Mapping[str, ResolvedDelivery]
-    ) -> PublicationWatch | None:
-        if not options.source.has_catalog or options.policy.interval is None:
-            return None
-        watch = PublicationWatch(
-            options.source,
-            options.policy,
-            deliveries,
-            PublicationState(options.folder, options.source.slot),
-            self._snapshots,
-            self._capture.counts,
-            lambda: self._fan_out.received,
-            self._capture.reopen,
-        )
-        self._fan_out.notices = watch.notices
-        return watch
-
-    def _new_running_sinks(
-        self,
-        sinks: Sequence[SinkSpec] | Mapping[str, SinkSpec],
-        deliveries: Mapping[str, ResolvedDelivery],
-        selections: SelectionState | None,
-    ) -> RunningSinks | None:
-        if self._journal is None:
-            return None
-        from aiorepl.pipeline.journaled import JournaledFanOut
-        from aiorepl.pipeline.running_sinks import RunningSinks
-
-        assert isinstance(self._fan_out, JournaledFanOut)
-        return RunningSinks(
-            self._options,
-            sinks,
-            deliveries,
-            self._fan_out,
-            self._capture,
-            selections,
-            self._watch,
-            self._narrow,
-            self.shutdown_timeout,
-        )
-
-    async def _narrow(self, deliveries: Mapping[str, ResolvedDelivery]) -> None:
-        """Record which sinks receive the changes from now on, for the rows of a gap."""
-        if self._recovery is not None:
-            assert self._losses is not None
-            # The start may not be recorded yet, and it must not count a sink that was changed since.
-            receiving = _consumers(self._options, deliveries)
-            self._recovery.consumers = receiving.intersection(self._recovery.consumers)
-            await self._losses.narrow(self._recovery.consumers)
 
     async def run(self) -> None:
         """Run until the end of the stream (``until``), ``stop()``, or an error. A pipeline runs only once.
@@ -294,8 +177,8 @@ class Pipeline:
             await self._run()
         except BaseException as error:
             self._error = error
-            if isinstance(error, SlotLost) and self._recovery is not None:
-                self.recovers = await self._recovery.record(error)
+            if isinstance(error, SlotLost) and self._parts.recovery is not None:
+                self.recovers = await self._parts.recovery.record(error)
             if isinstance(error, Exception):
                 # The mark ``fatal`` is for a program that itself reports the error that ``run`` raises.
                 _log.error(
@@ -341,7 +224,7 @@ class Pipeline:
     @property
     def snapshots(self) -> Snapshots:
         """The snapshots that are taken while the stream runs: pause, resume or cancel them, and see their progress."""
-        return self._snapshots
+        return self._parts.snapshots
 
     async def resnapshot(self, table: str, where: str | None = None) -> None:
         """Read a table (again) while the stream runs, and return once its rows are durable in all sinks, or in the journal.
@@ -360,7 +243,7 @@ class Pipeline:
         :raises AioreplError: reading failed, was cancelled, or the pipeline ended.
         """
         self.require_snapshots()
-        await self._snapshots.request(table, where)
+        await self.snapshots.request(table, where)
 
     def require_snapshots(self) -> None:
         """Check that tables can be read while the stream runs.
@@ -412,12 +295,12 @@ class Pipeline:
         await (await self._changeable()).resume(name, sink)
 
     async def _changeable(self) -> RunningSinks:
-        if self._running_sinks is None:
+        if self._parts.running_sinks is None:
             raise ConfigurationError(
                 "sinks can be changed, paused and resumed only if the pipeline has a journal: without one, stop it and start it again"
             )
         await self.started()
-        return self._running_sinks
+        return self._parts.running_sinks
 
     async def started(self) -> None:
         """Wait until the stream has started.
@@ -460,7 +343,7 @@ class Pipeline:
     @property
     def journal(self) -> Store | None:
         """The store of the pipeline's journal; ``None`` without a journal."""
-        return self._journal
+        return self._parts.journal
 
     @property
     def state(self) -> PipelineState:
@@ -475,13 +358,13 @@ class Pipeline:
 
     def statistics(self) -> PipelineStatistics:
         """Return the state, and the current positions, buffers and counters."""
-        fan_out, ledger = self._fan_out, self._fan_out.ledger
+        parts, fan_out, ledger = self._parts, self._fan_out, self._fan_out.ledger
         return PipelineStatistics(
             state=self.state,
             error=loggable(self._error) if isinstance(self._error, Exception) else None,
             received=fan_out.received,
             accepted=LSN(0) if ledger is None else ledger.accepted,
-            flushed=self._flushed,
+            flushed=parts.flushed,
             reconnects=self._capture.reconnects,
             last_error=self._capture.last_error,
             waiting_for=self._capture.waiting_for,
@@ -494,10 +377,10 @@ class Pipeline:
             sinks=fan_out.sink_statistics(),
             lags=fan_out.lags(),
             gaps=tuple(fan_out.gaps.accepted),
-            snapshot=self._monitor.statistics(),
-            heartbeat=None if self._heartbeat is None else self._heartbeat.statistics,
-            publication=None if self._watch is None else self._watch.statistics,
-            slot_losses=None if self._recovery is None else self._recovery.recent,
+            snapshot=parts.monitor.statistics(),
+            heartbeat=None if parts.heartbeat is None else parts.heartbeat.statistics,
+            publication=None if parts.watch is None else parts.watch.statistics,
+            slot_losses=None if parts.recovery is None else parts.recovery.recent,
         )
 
     def __repr__(self) -> str:
@@ -528,111 +411,10 @@ class Pipeline:
             with CancelScope(shield=True):
                 await self._task
 
-    @property
-    def _flushed(self) -> LSN:
-        ledger = self._fan_out.ledger
-        return LSN(0) if ledger is None else ledger.flushed
-
     async def _work(self) -> None:
         if self._wait_for_slot and self._source.has_catalog:
             # Wait before anything is opened, because the other instance still writes to the sinks and the journal.
             await wait_until_free(self._source)
         async with contextlib.AsyncExitStack() as cleanup:
-
-            def run_beside(work: Coroutine[Any, Any, None], name: str) -> None:
-                task = asyncio.create_task(work, name=f"aiorepl {name} {self._source.slot}")
-                cleanup.push_async_callback(cancel_and_wait, task)
-
             cleanup.enter_context(watching())
-            cleanup.push_async_callback(self._capture.stop)
-            if self._heartbeat is not None:
-                run_beside(self._run_heartbeat(), "heartbeat")
-            if self._watch is not None:
-                await self._watch.recall()
-                run_beside(self._run_watch(), "publications")
-            if self._recovery is None and self._losses is not None:
-                # Without a recovery, nothing records what the sinks receive.
-                await self._losses.load()
-                await self._losses.narrow(())
-            if self._recovery is not None:
-                await self._recovery.begin(accept_gap=self._accept_gap)
-                cleanup.push_async_callback(self._recovery.end)
-                run_beside(self._recovery.run(self.started), "losses")
-            run_beside(self._monitor.run(), "snapshot monitor")
-            run_beside(self._snapshots.run(), "snapshots")
-            await self._fan_out.run(cleanup)
-
-    async def _run_heartbeat(self) -> None:
-        await self.started()
-        assert self._heartbeat is not None
-        await self._heartbeat.run()
-
-    async def _run_watch(self) -> None:
-        await self.started()
-        assert self._watch is not None
-        await self._watch.run(self._capture.position, fresh=self._capture.created is not None)
-
-
-def _selection_state(
-    options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery]
-) -> SelectionState | None:
-    """Create the memories of all selections; ``None`` if the source has no catalog."""
-    if not options.source.has_catalog:
-        return None
-    return SelectionState(
-        {JOURNAL: options.journal_selection} | {name: each.selection for name, each in sinks.items()},
-        {JOURNAL: options.retry} | {name: each.retry for name, each in sinks.items()},
-        options.folder,
-        options.source.slot,
-        journaled=options.journal is not None,
-    )
-
-
-def _capture(
-    options: PipelineOptions,
-    sinks: Mapping[str, ResolvedDelivery],
-    selections: SelectionState | None,
-    reconnect: RetryPolicy | None,
-    until: LSN | Literal["now"] | None,
-) -> Capture:
-    """Create the capture of the source, with the look-ups in the catalog that the journal or the sinks need."""
-    if selections is None:
-        return Capture(options.source, retry=reconnect, until=until)
-    hides = bool(selections.memories)
-    # Sinks that are added while the stream runs may need the look-ups of tables.
-    later = options.journal is not None
-    # A column keeps its number when it is renamed, so a selection still finds the columns that it hides.
-    numbered = hides or options.journal is not None or any(each.needs_attributes for each in sinks.values())
-    tables = hides or any(each.needs_catalog for each in sinks.values())
-    return Capture(
-        options.source,
-        retry=reconnect,
-        until=until,
-        tables=TableLookups(options.source, selections.begin if hides else None, wanted=tables)
-        if tables or later
-        else None,
-        columns=ColumnLookups(options.source, reconnects=reconnect is not None) if numbered else None,
-    )
-
-
-def _recovery(
-    options: PipelineOptions,
-    sinks: Mapping[str, ResolvedDelivery],
-    capture: Capture,
-    phase: InitialPhase,
-    most: int,
-) -> tuple[SlotLosses | None, SlotRecovery | None]:
-    """Create the record of the slot's losses, ``None`` without a folder; and the recovery, ``None`` if the options do not want it.
-
-    :param most: how often within 24 hours all tables may be read again.
-    """
-    source = options.source
-    losses = None if options.folder is None else SlotLosses(options.folder, source.slot, most)
-    if losses is None or options.on_slot_lost != "resnapshot":
-        return losses, None
-    return losses, SlotRecovery(losses, capture, phase, _consumers(options, sinks))
-
-
-def _consumers(options: PipelineOptions, sinks: Mapping[str, ResolvedDelivery]) -> frozenset[str]:
-    selected = {name: each.selection for name, each in sinks.items()}
-    return consumers(options.source.options().publications, options.journal_selection, selected)
+            await self._parts.run(cleanup)

@@ -10,6 +10,7 @@ from aiorepl.durable import storage_error, transient
 from aiorepl.errors import JournalError, SlotError, TransientError
 from aiorepl.journal.cursors import Cursors
 from aiorepl.lsn import LSN
+from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.position import Position
 from aiorepl.retry import RetryPolicy
 from aiorepl.source.continuity import GAP_ADVICE
@@ -43,6 +44,24 @@ class LedgerProgress:
                 f"sink {self._name} had everything up to {self._ledger.flushed}, and now only up to {lsn}: its target has "
                 f"lost changes that the slot cannot deliver again, because it is confirmed past them; {GAP_ADVICE}"
             )
+
+
+class SnapshotProgress(LedgerProgress):
+    """The progress of a sink without a journal, while an initial snapshot is delivered.
+
+    :param record: whether a sink keeps no position, so that the chunk ledger has to record the durable
+        position.
+    """
+
+    def __init__(self, ledger: Ledger, name: str, snapshot: InitialPhase, *, record: bool) -> None:
+        super().__init__(ledger, name)
+        self._snapshot = snapshot
+        self._record = record
+
+    async def durable(self, end_lsn: LSN) -> None:
+        """Record the position as durable in the ledger, and in the chunk ledger if a sink keeps no position."""
+        await super().durable(end_lsn)
+        await self._snapshot.durable(self._ledger.flushed, record=self._record)
 
 
 class CursorProgress:

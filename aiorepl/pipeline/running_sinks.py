@@ -54,7 +54,6 @@ class RunningSinks:
 
     :param sinks: the sinks as the user gave them.
     :param record: called with all deliveries of a change before it is made, to record which sinks receive rows from then on.
-    :param timeout: seconds until a sink that does not end is cancelled.
     """
 
     def __init__(
@@ -67,7 +66,6 @@ class RunningSinks:
         selections: SelectionState | None,
         watch: PublicationWatch | None,
         record: Callable[[Mapping[str, ResolvedDelivery]], Awaitable[None]],
-        timeout: float,
     ) -> None:
         self._options = options
         self._specs = named(sinks)
@@ -77,7 +75,7 @@ class RunningSinks:
         self._selections = selections
         self._watch = watch
         self._record = record
-        self._timeout = timeout
+        self._timeout = options.shutdown_timeout
         self._paused: set[str] = set()
         self._lock = asyncio.Lock()
 

@@ -151,11 +151,7 @@ class SlotLosses:
         return True
 
     async def started(
-        self,
-        consumers: Collection[str],
-        plan: SnapshotPlan | None,
-        xid: int,
-        server_started: str | None = None,
+        self, consumers: Collection[str], plan: SnapshotPlan | None, xid: int, server_started: str | None
     ) -> None:
         """Record that the stream has started, so the slot exists and no loss is pending.
 

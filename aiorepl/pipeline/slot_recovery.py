@@ -60,7 +60,7 @@ class SlotRecovery:
             _log.warning("slot %s was lost: the tables are read again", self._capture.source.slot)
             self._phase.replace_slot(self._losses.gap(self.consumers))
 
-    async def run(self, started: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, started: Callable[[], Awaitable[object]]) -> None:
         """Record the start, and then the server's current xid every hour, until the call is cancelled.
 
         :param started: returns once the stream has started.

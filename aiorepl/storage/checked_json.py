@@ -78,10 +78,7 @@ def text(fields: Mapping[str, Any], name: str) -> str:
 
     :raises TypeError: the field is something else.
     """
-    value = fields[name]
-    if not isinstance(value, str):
-        raise TypeError(f"{name} is not a string")
-    return value
+    return _of_type(fields, name, str, "string")
 
 
 def boolean(fields: Mapping[str, Any], name: str) -> bool:
@@ -89,10 +86,7 @@ def boolean(fields: Mapping[str, Any], name: str) -> bool:
 
     :raises TypeError: the field is something else.
     """
-    value = fields[name]
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} is not a Boolean")
-    return value
+    return _of_type(fields, name, bool, "Boolean")
 
 
 def lsn(fields: Mapping[str, Any], name: str) -> LSN:
@@ -101,6 +95,12 @@ def lsn(fields: Mapping[str, Any], name: str) -> LSN:
     :raises ValueError: the field is something else.
     """
     return LSN.parse(text(fields, name))
+
+
+def _of_type(fields: Mapping[str, Any], name: str, kind: type[T], what: str) -> T:
+    if not isinstance(value := fields[name], kind):
+        raise TypeError(f"{name} is not a {what}")
+    return value
 
 
 def _format_of(body: bytes) -> Any:

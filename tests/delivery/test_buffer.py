@@ -6,6 +6,7 @@ import asyncio
 import gc
 import weakref
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -18,10 +19,10 @@ from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.ledger.ledger import ChunkLedger
 from aiorepl.snapshot.ledger.store import MemoryLedger
 from aiorepl.snapshot.planning import hides_no_key
-from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.ledger import Ledger
 
 LIMIT = 100
+OPTIONS = SimpleNamespace(buffer_bytes=LIMIT, accept_gap=False)
 
 
 def part(size: int) -> Slice:
@@ -201,7 +202,7 @@ class Capture:
 @asynccontextmanager
 async def reading(capture, buffer):
     """Read everything into the buffer."""
-    fan_out = DirectFanOut(capture, {}, 100, GapPolicy(accept=False), Phase(), Snapshots(None), {})
+    fan_out = DirectFanOut(OPTIONS, capture, {}, Phase(), Snapshots(None), {})
     task = asyncio.create_task(fan_out._read(buffer))
     await capture.asked.wait()
     yield

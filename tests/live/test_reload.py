@@ -227,7 +227,7 @@ async def test_a_rename_while_a_change_is_carried_out(people, monkeypatch):
         await people.execute(insert(1))
         await first.wait_for_changes(1)
         second = MemorySink()
-        checked = pipeline._running_sinks._checked
+        checked = pipeline._parts.running_sinks._checked
 
         async def then_renamed(changed):
             found = await checked(changed)
@@ -235,7 +235,7 @@ async def test_a_rename_while_a_change_is_carried_out(people, monkeypatch):
             await people.plain.wait_for_changes(2)
             return found
 
-        monkeypatch.setattr(pipeline._running_sinks, "_checked", then_renamed)
+        monkeypatch.setattr(pipeline._parts.running_sinks, "_checked", then_renamed)
         await pipeline.reload({"plain": people.plain, "a": Delivery(second, selection=selection)})
         await until(lambda: pipeline.statistics().sinks["a"].failed)
         await people.execute(insert(3, "mail"))

@@ -24,7 +24,7 @@ async def losses(folder: Path) -> SlotLosses:
 async def running(folder: Path) -> SlotLosses:
     """A pipeline that has read its tables."""
     found = await losses(folder)
-    await found.started({"sink"}, PLAN, 2**32 + 1000)
+    await found.started({"sink"}, PLAN, 2**32 + 1000, None)
     return found
 
 
@@ -34,7 +34,7 @@ async def test_an_invalidated_slot_has_a_gap(tmp_path):
     found = await losses(tmp_path)
     assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
     assert found.gap({"sink", "new"}) is None
-    await found.started({"sink"}, None, 2**32 + 1000)
+    await found.started({"sink"}, None, 2**32 + 1000, None)
     assert (await losses(tmp_path)).gap({"sink"}) is None
     await found.record(2.0, LOST)
     assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
@@ -58,7 +58,7 @@ async def test_the_server_that_sent_what_the_consumers_have(tmp_path):
         await found.record(1.0, LOST)
         assert found.gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"}, started)
     for started in ("1", None):
-        await found.started({"sink"}, None, 2**32 + 1000)
+        await found.started({"sink"}, None, 2**32 + 1000, None)
         await found.reached(2**32 + 1000, started)
         await found.record(1.0, LOST, "2")
         assert (await losses(tmp_path)).gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"}, "2")
@@ -81,7 +81,7 @@ async def test_a_loss_while_a_loss_is_pending_has_no_gap(tmp_path):
 async def test_a_start_that_drops_its_slot_keeps_the_loss(tmp_path):
     await (await running(tmp_path)).record(1.0, LOST)
     found = await losses(tmp_path)
-    await found.started({"sink"}, PLAN, 2**32 + 1200)
+    await found.started({"sink"}, PLAN, 2**32 + 1200, None)
     await found.dropped()
     assert (await losses(tmp_path)).gap({"sink"}) == Gap(2**32 + 990, LSN(50), {7: "abc"})
 
@@ -103,7 +103,7 @@ async def test_a_sink_that_was_added_or_absent_since_the_tables_were_read(tmp_pa
         found = await running(tmp_path)
         for each in (names, {"sink", "new"}):
             await found.narrow(each)
-            await found.started(each, None, 2**32 + 1100)
+            await found.started(each, None, 2**32 + 1100, None)
         await found.record(1.0, LOST)
         assert found.gap({"sink", "new"}) is None
         assert (found.gap({"sink"}) is None) == (names == {"new"})
@@ -118,7 +118,7 @@ async def test_a_pipeline_that_does_not_keep_the_file(tmp_path):
         await (await losses(tmp_path)).narrow(())
         found = await losses(tmp_path)
         if not lost_before:
-            await found.started({"sink"}, None, 2**32 + 1100)
+            await found.started({"sink"}, None, 2**32 + 1100, None)
             await found.record(1.0, LOST)
         assert found.pending
         assert found.gap({"sink"}) is None

@@ -77,7 +77,7 @@ class Loaded:
             if before is not None:
                 await before()
             await load.begin(created.snapshot_name, exporter)
-            self.plan = await load.with_histories(await load.plan())
+            self.plan = await load.plan(histories=True)
             if during is not None:
                 await during()
             self.rows = await load.run(emit, self.plan, **how)

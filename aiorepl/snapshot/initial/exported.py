@@ -106,26 +106,21 @@ class ExportedSnapshot:
             self.name = await connection.fetchval("SELECT pg_catalog.pg_export_snapshot()")
             self.time = from_datetime(await connection.fetchval("SELECT now()"))
 
-    async def plan(self, hides_key: HidesKey = hides_no_key) -> SnapshotPlan:
+    async def plan(self, hides_key: HidesKey = hides_no_key, *, histories: bool = False) -> SnapshotPlan:
         """Cut the tables into chunks.
 
         :param hides_key: as in ``plan_tables``.
+        :param histories: whether the plans have the ``history`` of their tables.
         :raises SnapshotGone: ``end`` was called.
         :raises ConnectionLost, ServerError: the server failed.
         """
         with self._until_ended():
-            return SnapshotPlan(
-                await plan_tables(self._connection, self.tables, self._publications, self._options, hides_key)
+            plans = await plan_tables(
+                self._connection, self.tables, self._publications, self._options, hides_key
             )
-
-    async def with_histories(self, plan: SnapshotPlan) -> SnapshotPlan:
-        """Add the ``history`` of each table to its plan.
-
-        :raises SnapshotGone: ``end`` was called.
-        :raises ConnectionLost, ServerError: the server failed.
-        """
-        with self._until_ended():
-            return SnapshotPlan(await with_histories(self._connection, plan.tables, self._publications))
+            if histories:
+                plans = await with_histories(self._connection, plans, self._publications)
+            return SnapshotPlan(plans)
 
     async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.

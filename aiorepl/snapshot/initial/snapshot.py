@@ -116,21 +116,14 @@ class InitialSnapshot:
         self._watching = asyncio.create_task(watching, name="aiorepl locks of the snapshot")
         self._tables = await exported.describe(self._types, binary=self._binary)
 
-    async def plan(self, hides_key: HidesKey = hides_no_key) -> SnapshotPlan:
+    async def plan(self, hides_key: HidesKey = hides_no_key, *, histories: bool = False) -> SnapshotPlan:
         """Cut the tables into chunks.
 
-        :param hides_key: as in ``plan_tables``.
+        :param hides_key, histories: as in ``ExportedSnapshot.plan``.
         :raises TableLocked: the snapshot has ended, because another session waits for its locks.
         :raises ConnectionLost, ServerError: the server failed.
         """
-        return await self._begun().plan(hides_key)
-
-    async def with_histories(self, plan: SnapshotPlan) -> SnapshotPlan:
-        """Add the ``history`` of each table to its plan.
-
-        :raises TableLocked, ConnectionLost, ServerError: as ``plan``.
-        """
-        return await self._begun().with_histories(plan)
+        return await self._begun().plan(hides_key, histories=histories)
 
     async def append_only(self) -> set[int]:
         """Return the oids of the tables whose updates and deletes are not published, and whose ``xmin`` can be read.

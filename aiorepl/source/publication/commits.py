@@ -42,7 +42,7 @@ def commit_of(
             return None
         last = max(writers, key=known.__getitem__, default=None)
         # The change needs each of these rows. If there are several members, one of them would suffice.
-        needed = details.inserted + (details.members if len(details.members) == 1 else ())
+        needed = (*details.inserted, *(details.members if len(details.members) == 1 else ()))
         return None if last is None or last not in needed else known[last]
     trigger = {"partition_detached": details.event_trigger, "partition_truncated": details.trigger}.get(
         found.what

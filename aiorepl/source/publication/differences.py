@@ -11,7 +11,7 @@ TRUNCATE of the partitioned table gives all partitions other files in one transa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
@@ -46,32 +46,17 @@ class Details:
     xid: int
     altered: bool
     born: bool
-    inserted: tuple[int, ...]
-    members: tuple[int, ...]
-    written: tuple[int, ...]
+    inserted: Sequence[int]
+    members: Sequence[int]
+    written: Sequence[int]
     trigger: int | None
     event_trigger: int | None
     analyzed: float | None
 
 
 def details(rows: Iterable[Any]) -> dict[int, Details]:
-    """Read the rows of the query of details, by oid."""
-    return {
-        row["oid"]: Details(
-            row["pages"],
-            row["tuples"],
-            row["xid"],
-            row["altered"],
-            row["born"],
-            tuple(row["inserted"]),
-            tuple(row["members"]),
-            tuple(row["written"]),
-            row["trigger"],
-            row["event_trigger"],
-            row["analyzed"],
-        )
-        for row in rows
-    }
+    """Read the rows of the query of details, by oid. Their columns are the oid, and those of ``Details`` in order."""
+    return {oid: Details(*values) for oid, *values in rows}
 
 
 def examined(before: Picture, now: Picture) -> list[int]:
@@ -189,16 +174,11 @@ def _of_partitions(before: Picture, now: Picture, found: Mapping[int, Details]) 
     for oid in sorted(before.leaves.keys() | now.leaves.keys()):
         left, root = before.leaves.get(oid, oid), now.leaves.get(oid, oid)
         if left == root:
-            if (
-                root != oid
-                and oid in now.leaves
-                and oid in before.leaves
-                and now.tables[oid].identity < before.tables[oid].identity
-            ):
+            if root != oid and now.tables[oid].identity < before.tables[oid].identity:
                 result.append(_difference("replica_identity", now.tables[oid], now, root))
             continue
         # If the table itself is new or gone, ``_of_tables`` says so.
-        if left != oid and left in now.streamed:
+        if left in now.streamed:
             exists = oid in now.tables or oid in found
             what: What = "partition_detached" if exists else "partition_dropped"
             result.append(_difference(what, before.tables[oid], now, left))
