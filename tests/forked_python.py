@@ -127,7 +127,11 @@ def prepare(what: str, arguments: list[str]) -> None:
     output = os.dup(1)
     with open(os.devnull, "w") as nowhere:  # noqa: PTH123
         os.dup2(nowhere.fileno(), 1)
-        pytest.main([*arguments, "--collect-only", "-qq", "-n0"])
+        code = pytest.main([*arguments, "--collect-only", "-qq", "-n0"])
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        # A module whose import failed is still among the modules, and a worker would find no test in it, and no error.
+        for name in [name for name in sys.modules if name.startswith(("tests.", "test_"))]:
+            del sys.modules[name]
     os.dup2(output, 1)
     os.close(output)
 

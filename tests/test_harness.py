@@ -29,11 +29,11 @@ markers = both_loops: run under both
 def run(tmp_path: Path) -> Any:
     """Run a test module with our conftest, in a process of its own."""
 
-    def run(module: str) -> str:
+    def run(module: str, workers: int = 0) -> str:
         shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
         (tmp_path / "pytest.ini").write_text(SETTINGS)
         (tmp_path / "test_it.py").write_text(module)
-        command = [sys.executable, "-m", "pytest", "-v", "-n0", str(tmp_path)]
+        command = [sys.executable, "-m", "pytest", "-v", f"-n{workers}", str(tmp_path)]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
 
     return run
@@ -62,6 +62,14 @@ async def test_fine():
     assert "ERROR test_it.py::test_forgotten_task" in said
     assert "nobody looks" in said
     assert "3 passed, 2 errors" in said
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(run: Any) -> None:
+    """Workers that are forked report it as well."""
+    for workers in (0, 1):
+        said = run("import no_such_module\n\ndef test_nothing():\n    pass\n", workers)
+        assert "No module named 'no_such_module'" in said
+        assert "1 error" in said
 
 
 def test_both_loops(run: Any) -> None:

@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.iceberg import IcebergLake
-from aiorepl.spark.lake.table import Commit, Run, Table
+from aiorepl.spark.lake.table import Commit, Run, Target
 from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.verifying.repair import removal
 
@@ -57,7 +57,7 @@ def changes(*rows: tuple[str, int, str, int | None, int]) -> pa.Table:
     return pa.table(columns, pa.schema([*SOURCE, *[pa.field(*each) for each in META]]))
 
 
-def apply(table: Table, number: int, *rows: tuple[str, int, str, int | None, int]) -> None:
+def apply(table: Target, number: int, *rows: tuple[str, int, str, int | None, int]) -> None:
     reduced = reduce_changes(changes(*rows), KEYS, table.mode)
     table.apply(Commit("a", number, LSN(rows[-1][-1] + 10)), [Run(KEYS, reduced.parts(2**25))], SOURCE)
 
@@ -66,7 +66,7 @@ def keys_of(*given: tuple[int, str]) -> pa.Table:
     return changes(*[("delete", k, part, None, 1) for k, part in given]).select(KEYS)
 
 
-def content(table: Table) -> list[tuple[Any, ...]]:
+def content(table: Target) -> list[tuple[Any, ...]]:
     """The rows: the key, the value, and whether the row exists in the table's mode."""
     newest = table.newest()
     assert newest is not None
