@@ -263,6 +263,26 @@ class Completeness:
         whole = [each.start_lsn for each in snapshots if each.complete and not self._gap(each)]
         return max(whole, default=None)
 
+    def is_whole(self, table: TableKey, after: LSN, until: LSN) -> bool:
+        """Whether a reader that has read up to ``until`` has every row of a table, by a snapshot that begins at or after ``after``.
+
+        A table that came without a snapshot is whole from its first change on, if ``after`` is 0.
+        """
+
+        def lost(begins: LSN) -> bool:
+            return any(begins < gap.until <= until for gap in self.gaps)
+
+        snapshots = self._snapshots_by_name.get(table, ())
+        if not snapshots and not after:
+            return not any(lost(each.after) for each in self._appeared_by_name.get(table, ()))
+        return any(
+            each.complete is not None
+            and each.complete <= until
+            and each.start_lsn >= after
+            and not lost(each.start_lsn)
+            for each in snapshots
+        )
+
     def _lacking(self, begins: LSN, table: TableKey) -> str:
         reason = "the journal has neither a snapshot nor a change of it"
         for came in self._appeared_by_name.get(table, ()):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
 from aiorepl.journal.segment_format import FOOTER_BYTES, MAGIC, footer
 from aiorepl.journal.segments import TableKey
+from aiorepl.journal.times import NO_TIMES, Times
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.relations import Attribute, Relation
@@ -107,6 +108,7 @@ class SegmentIndex:
     :param descriptions: in the order of their numbers.
     :param types: the types that are not built in, and their component types.
     :param chunks: by commit LSN, the chunks of snapshots that this part holds; empty for transactions of the stream.
+    :param times: the commit times up to ``end``.
     :param earlier_types: for a prepared transaction whose types changed within it: block numbers, each with the types of the
         blocks before it. ``types`` has the types of the last blocks.
     :param location: the file, for errors.
@@ -123,6 +125,7 @@ class SegmentIndex:
     blocks: tuple[Block, ...] = field(repr=False)
     chunks: Mapping[LSN, SnapshotChunk] = field(default_factory=dict)
     earlier_types: tuple[tuple[int, tuple[TypeInfo, ...]], ...] = ()
+    times: Times = NO_TIMES
     location: str = field(default="an index", compare=False, repr=False)
     _relations: dict[int, Relation] = field(default_factory=dict, init=False, compare=False, repr=False)
 
@@ -189,6 +192,8 @@ def dump(index: SegmentIndex) -> bytes:
         "blocks": [_dump_block(block) for block in index.blocks],
         "chunks": [[str(commit_lsn), dump_chunk(chunk)] for commit_lsn, chunk in index.chunks.items()],
     }
+    if index.times != NO_TIMES:
+        fields["times"] = index.times.to_json()
     if index.earlier_types:
         fields["earlier_types"] = [
             [end, [dump_type(info) for info in types]] for end, types in index.earlier_types
@@ -228,6 +233,7 @@ def _index(fields: Mapping[str, Any], offset: int, location: str) -> SegmentInde
         earlier_types=tuple(
             (_count(end), tuple(map(load_type, types))) for end, types in fields.get("earlier_types", ())
         ),
+        times=Times.from_json(fields.get("times")),
         location=location,
     )
     if index.offset != offset:

@@ -18,6 +18,7 @@ from aiorepl.journal.holder import Holder
 from aiorepl.journal.index import dump_chunk, load_chunk
 from aiorepl.journal.manifest import ManifestRef
 from aiorepl.journal.segments import Entry, Segment, TableKey
+from aiorepl.journal.times import NO_TIMES, Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.storage.checked_json import (
@@ -94,6 +95,7 @@ class JournalState:
     :param prepared: the undecided prepared transactions, whose files must exist.
     :param completeness: the name of the file with gaps and snapshots; ``None`` if there are none.
     :param chunks: the decisive chunks that were published since that file was written.
+    :param times: the commit times up to ``position``.
     """
 
     journal: str
@@ -108,6 +110,7 @@ class JournalState:
     prepared: tuple[PreparedTransaction, ...] = ()
     completeness: str | None = None
     chunks: tuple[PublishedChunk, ...] = ()
+    times: Times = NO_TIMES
 
     @classmethod
     def empty(cls, identity: Identity) -> JournalState:
@@ -214,6 +217,7 @@ def dump_state(state: JournalState) -> bytes:
                 [dump_chunk(chunk), str(commit_lsn), str(end_lsn)]
                 for chunk, commit_lsn, end_lsn in state.chunks
             ],
+            "times": state.times.to_json(),
         }
     )
 
@@ -252,6 +256,7 @@ def _state(fields: Mapping[str, Any]) -> JournalState:
         completeness=None if fields["completeness"] is None else text(fields, "completeness"),
         # Journals of format 3 lack this field if an earlier release wrote them.
         chunks=tuple(map(_load_published_chunk, fields.get("chunks", ()))),
+        times=Times.from_json(fields.get("times")),
     )
     _require_consistent(state)
     return state

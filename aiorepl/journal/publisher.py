@@ -32,6 +32,7 @@ from aiorepl.journal.manifest import MERGED, Manifest, ManifestRef, manifest_nam
 from aiorepl.journal.metadata import Identity, JournalState, PreparedTransaction, dump_identity, dump_state
 from aiorepl.journal.metadata_files import IDENTITY, POSITION, MetadataFiles, older_copy
 from aiorepl.journal.segments import Entry
+from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.storage.checked_json import checksum
@@ -206,6 +207,7 @@ class Publisher:
         prepared: tuple[PreparedTransaction, ...] | None = None,
         completeness: Completeness | None = None,
         published: Sequence[PublishedChunk] = (),
+        times: Times | None = None,
     ) -> None:
         """Prepare a commit, which ``finish`` carries out. The previous one must be finished.
 
@@ -216,6 +218,7 @@ class Publisher:
         :param prepared: the undecided prepared transactions; ``None``: as before.
         :param completeness: the gaps and snapshots; ``None``: as before, with ``published``.
         :param published: the chunks of snapshots that the new segments have.
+        :param times: the commit times up to ``position``; ``None``: as before.
         """
         assert self._pending is None
         assert self.claimed
@@ -253,6 +256,7 @@ class Publisher:
             prepared=state.prepared if prepared is None else prepared,
             completeness=name,
             chunks=chunks,
+            times=state.times if times is None else times,
         )
         self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), recorded)
 

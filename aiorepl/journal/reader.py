@@ -25,6 +25,7 @@ from aiorepl.journal.segment_format import frames
 from aiorepl.journal.segments import Segment, TableKey, groups
 from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.stored_blocks import LARGE_BLOCK, adjacent, location, read_blocks
+from aiorepl.journal.times import Times
 from aiorepl.journal.together import Together
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
@@ -120,11 +121,16 @@ class JournalReader:
         :param lsn: where a segment ends.
         :raises JournalError: no segment ends there, or the journal is damaged.
         """
-        if lsn == chain.last_segment_end:
-            return chain.end
+        return chain.end if lsn == chain.last_segment_end else self._ending_at(chain, lsn).end
+
+    def times_at(self, chain: Chain, lsn: LSN) -> Times:
+        """Return the commit times at the end of a segment; parameters and errors as ``position_at``."""
+        return self._ending_at(chain, lsn).times
+
+    def _ending_at(self, chain: Chain, lsn: LSN) -> SegmentIndex:
         for segment in chain.walk(LSN(lsn - 1), lsn):
             if segment.last_part:
-                return self.index(segment).end
+                return self.index(segment)
         raise JournalError(f"no segment of the journal {self.url} ends at {lsn}")
 
     def gaps(self) -> list[tuple[LSN, LSN]]:

@@ -13,6 +13,7 @@ from anyio import to_thread
 
 from aiorepl.durable import storage_error, transient
 from aiorepl.errors import JournalError, TransientError
+from aiorepl.journal.times import Proofs
 from aiorepl.journal.writer import JournalWriter
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
@@ -43,7 +44,11 @@ class JournalSink(Sink):
         store: Store | None = None,
     ) -> None:
         self._store = open_store(url) if store is None else store
-        self._writer = JournalWriter(self._store, segment_bytes=segment_bytes, block_bytes=block_bytes)
+        self.proofs = Proofs()
+        """The commit times that heartbeats prove. The segments and the position record them once the journal has reached them."""
+        self._writer = JournalWriter(
+            self._store, segment_bytes=segment_bytes, block_bytes=block_bytes, proofs=self.proofs
+        )
 
     @property
     def url(self) -> str:

@@ -27,6 +27,8 @@ from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segments import FOLDER as SEGMENTS
 from aiorepl.journal.segments import Entry, Segment, TableKey, segment_file, segment_name
+from aiorepl.journal.times import Proofs, Times
+from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
@@ -34,6 +36,8 @@ from aiorepl.storage.store import Store, Upload
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
+
+_log = logger("aiorepl.journal")
 
 # A segment gets no more chunks of snapshots past this size, or with this many: a commit costs the disk more than a small chunk, and
 # readers of one table read the blocks of a segment that have rows of it.
@@ -46,9 +50,12 @@ class JournalWriter:
 
     :param segment_bytes: a segment, or a part of one, is closed past this size.
     :param block_bytes: a block is closed past this size.
+    :param proofs: the commit times that heartbeats prove.
     """
 
-    def __init__(self, store: Store, *, segment_bytes: int, block_bytes: int) -> None:
+    def __init__(
+        self, store: Store, *, segment_bytes: int, block_bytes: int, proofs: Proofs | None = None
+    ) -> None:
         self._store = store
         self._segment_bytes = segment_bytes
         self._block_bytes = block_bytes
@@ -74,6 +81,10 @@ class JournalWriter:
         self._described: dict[tuple[int, TableKey], None] = {}
         self._prepared = PreparedStore(store, block_bytes)
         self._cleaned = False
+        self._proofs = Proofs() if proofs is None else proofs
+        # The commit times up to the last accepted slice.
+        self._times = Times()
+        self._warned = False
 
     def open(self, source: Position, holder: str = "journal") -> Position | None:
         """Lock and verify the journal.
@@ -95,7 +106,7 @@ class JournalWriter:
                 # open may be called again.
                 store.unlock()
                 raise
-            self._start_lsn = identity.start_lsn
+            self._start_lsn, self._times = identity.start_lsn, state.times
             self._source, self._accepted = source, ReplayFilter(state.position.lsn)
             return state.position if state.position.lsn else None
 
@@ -256,6 +267,7 @@ class JournalWriter:
             return
         self._close_around_chunks(part)
         self._close_at_promotion(part)
+        self._judge_time(part)
         if self._builder is not None and self._builder.redefines(part):
             if self._builder.open is None:
                 self._seal()
@@ -294,6 +306,25 @@ class JournalWriter:
         if lsn is not None and timeline(self._accepted.after) < timeline(lsn):
             self._seal()
 
+    def _judge_time(self, part: Slice) -> None:
+        """Count a transaction that committed before a time up to which the journal was complete."""
+        header = part.transaction
+        if header is None or not part.first or header.snapshot is not None:
+            return
+        before = self._times
+        self._times = before.after(header.commit_timestamp, header.commit_lsn)
+        if self._times is before:
+            self._warned = False
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "the clock of the server went back: the transaction at %s committed at %s, and the journal %s was complete until a later "
+                "time. complete_until stays, and such transactions are counted as late",
+                header.commit_lsn,
+                header.commit_time,
+                self._store.url,
+            )
+
     def _require_builder(self) -> SegmentBuilder:
         if self._builder is None:
             self._builder = SegmentBuilder(self._block_bytes)
@@ -325,11 +356,15 @@ class JournalWriter:
         builder, state = self._builder, self._require_state()
         assert builder is not None
         if self._index is None:
-            index = self._index = builder.finish(
-                self._require_source().at(self._accepted.after),
-                after=state.end.lsn,
-                epoch=state.epoch,
-                part=len(self._parts),
+            self._times = self._times.proven(self._proofs.reached(self._accepted.after))
+            index = self._index = replace(
+                builder.finish(
+                    self._require_source().at(self._accepted.after),
+                    after=state.end.lsn,
+                    epoch=state.epoch,
+                    part=len(self._parts),
+                ),
+                times=self._times,
             )
             tail = dump(index)
             self._size = index.offset + len(tail)
@@ -365,6 +400,7 @@ class JournalWriter:
             self._upload_part()
             self._publish()
         elif self._accepted.after > self._require_state().position.lsn:
+            self._times = self._times.proven(self._proofs.reached(self._accepted.after))
             self._commit(self._require_source().at(self._accepted.after))
 
     def _publish(self) -> None:
@@ -404,6 +440,7 @@ class JournalWriter:
             end=position if entries else None,
             begins=begins,
             prepared=self._prepared.undecided,
+            times=self._times,
             completeness=completeness,
             published=chunks,
         )

@@ -58,6 +58,7 @@ class FanOut(ABC):
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
     :param memories: the memories of the sinks' selections, by sink name.
+    :ivar prove: records the commit times that heartbeats prove; ``None`` if nothing records them.
     :ivar notices: changes from beside the stream, by sink name.
     :ivar connecting: whether the first connection is opened, and the slot is checked or created.
     :ivar started: set once the stream has started.
@@ -77,6 +78,7 @@ class FanOut(ABC):
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
         self.connecting = False
+        self.prove: Callable[[LSN, int], None] | None = None
         self.started = asyncio.Event()
         self.ending = asyncio.Event()
         self.failure: Exception | None = None

@@ -83,6 +83,7 @@ class JournaledFanOut(FanOut):
         assert options.journal is not None
         self.store = open_store(options.journal)
         self._sink = JournalSink(self.store)
+        self.prove = self._sink.proofs.add
         # Limits of rows and lingering are meant for sinks, not for the journal.
         self._journal = ResolvedDelivery(
             self._sink,

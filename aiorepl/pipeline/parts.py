@@ -89,7 +89,7 @@ class Parts:
         self.monitor = SnapshotMonitor(
             source, phase, self.snapshots, options.reading.max_wal_bytes, lambda: self.flushed
         )
-        self.heartbeat = None if source.heartbeat_interval is None else Heartbeat(source)
+        self.heartbeat = None if source.heartbeat_interval is None else Heartbeat(source, self.fan_out.prove)
 
     @property
     def flushed(self) -> LSN:

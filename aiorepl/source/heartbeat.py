@@ -1,22 +1,29 @@
 """Heartbeats: empty logical messages that are written regularly, so that the stream of a quiet database moves.
 
-Keepalives alone already confirm WAL that is not published. Heartbeats are for hosts and proxies that cut idle connections, and for
-monitoring that expects the stream to move. They are not transactional, and are not delivered to sinks.
+Keepalives alone already confirm WAL that is not published. Heartbeats are for hosts and proxies that cut idle connections, for
+monitoring that expects the stream to move, and for a journal that records commit times (``journal.times``). They are not
+transactional, and are not delivered to sinks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
 
+from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.errors import loggable
+from aiorepl.journal.times import Snapshots, after_all
 from aiorepl.loggers import logger
+from aiorepl.lsn import LSN
 from aiorepl.source.source import Source
 from aiorepl.transactions.changes import Message
 from aiorepl.transactions.slices import Slice
+from aiorepl.transactions.transaction import from_datetime
 from aiorepl.wire.kept_connection import KeptConnection
 from aiorepl.wire.opening import connect_error
 
@@ -24,8 +31,15 @@ _log = logger("aiorepl.heartbeat")
 
 PREFIX: Final = "aiorepl"
 _HEARTBEAT: Final = f"""
-SELECT CASE WHEN NOT pg_catalog.pg_is_in_recovery()
-            THEN pg_catalog.pg_logical_emit_message(false, '{PREFIX}', '') END IS NOT NULL
+SELECT (CASE WHEN NOT pg_catalog.pg_is_in_recovery()
+             THEN pg_catalog.pg_logical_emit_message(false, '{PREFIX}', '') END)::pg_catalog.text
+"""
+# A snapshot does not have the running transactions whose xids follow the last one that has ended. ``now`` is before the snapshot.
+_RUNNING: Final = """
+SELECT pg_catalog.now(), pg_catalog.txid_snapshot_xmin(snapshot), pg_catalog.txid_snapshot_xmax(snapshot),
+       ARRAY(SELECT backend_xid FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
+             UNION ALL SELECT transaction FROM pg_catalog.pg_prepared_xacts)
+  FROM pg_catalog.txid_current_snapshot() snapshot
 """
 
 
@@ -54,11 +68,16 @@ class HeartbeatStatistics:
 
 
 class Heartbeat:
-    """Writes a heartbeat every ``source.heartbeat_interval`` seconds on a connection of its own. Never fails."""
+    """Writes a heartbeat every ``source.heartbeat_interval`` seconds on a connection of its own. Never fails.
 
-    def __init__(self, source: Source) -> None:
+    :param prove: called with a position, and a time such that every transaction with an earlier commit time ends by this position.
+    """
+
+    def __init__(self, source: Source, prove: Callable[[LSN, int], None] | None = None) -> None:
         self.statistics = HeartbeatStatistics()
         self._source = source
+        self._prove = prove
+        self._snapshots = Snapshots()
         self._connection = KeptConnection(source.connect_sql)
 
     async def run(self) -> None:
@@ -78,9 +97,11 @@ class Heartbeat:
     async def _write(self) -> None:
         statistics = self.statistics
         try:
+            until = None if self._prove is None else await self._ended()
             (written,) = await self._connection.fetchrow(_HEARTBEAT)
         except Exception as error:  # noqa: BLE001 - the stream does not depend on heartbeats
             statistics.failed += 1
+            self._snapshots.forget()
             text = (
                 str(connect_error(error, "the server"))
                 if isinstance(error, asyncpg.PostgresError)
@@ -91,12 +112,22 @@ class Heartbeat:
                 _log.warning("heartbeats fail, the stream continues without them: %s", text)
             statistics.error = text
             return
-        if not written:
+        if written is None:
             # Connect again for the next heartbeat: the standby may be promoted, or the DSN may lead to another host.
             statistics.skipped += 1
+            self._snapshots.forget()
             self._connection.drop()
             return
         statistics.sent += 1
         if statistics.error is not None:
             _log.info("heartbeats succeed again")
             statistics.error = None
+        if self._prove is not None and until is not None:
+            self._prove(LSN.parse(written), until)
+
+    async def _ended(self) -> int | None:
+        """Return the latest time before which every transaction has ended; ``None`` if there is no new one."""
+        now, xmin, xmax, running = await self._connection.fetchrow(_RUNNING)
+        own = time.time_ns() // 1000 - EPOCH_MICROSECONDS
+        until = self._snapshots.proven(from_datetime(now), xmin, after_all(xmax, running))
+        return None if until is None else min(until, own)

@@ -67,7 +67,7 @@ class Source:
         positions of the old cluster continue on the new one. A missing file means no upgrade.
     :param heartbeat_interval: write an empty logical message this often, such as ``"30s"``, for proxies that cut idle connections
         and for monitoring that expects the stream to move; ``None``: never. Keepalives alone move the slot of a quiet database.
-        Sinks do not receive these messages.
+        Sinks do not receive these messages. With a journal, they prove until when it is complete (``MirroredTables.complete_until``).
     :param receive_timeout: the time without data, even though the server was asked for a reply, after which the connection
         counts as lost; 0: never, ``None``: the server's ``wal_sender_timeout``. A server is silent while it decodes a large
         transaction. So each connection that is lost because of silence, without new data, doubles the limit, up to an hour. New

@@ -133,13 +133,20 @@ class Stream:
         """Describe a type, before the tables that use it."""
         self._pending_descriptions.append(build.type_(oid=oid, namespace=namespace, name=name))
 
-    def transaction(self, *contents: bytes, origin: str | None = None, at_once: bool = False) -> LSN:
+    def transaction(
+        self,
+        *contents: bytes,
+        origin: str | None = None,
+        at_once: bool = False,
+        commit_time: int | None = None,
+    ) -> LSN:
         """Commit a transaction with these messages, and return its end LSN.
 
+        :param commit_time: in microseconds since 2000; by default, a second after the transaction before.
         :param at_once: the commit record begins at the end of the stream, as if the rows had been written earlier.
         """
         self._xid += 1
-        self._time += 1_000_000
+        self._time = self._time + 1_000_000 if commit_time is None else commit_time
         commit_lsn = self._lsn if at_once else self._lsn + sum(map(len, contents)) + 0x40
         end_lsn = commit_lsn + 0x30
         unit = [build.begin(final_lsn=commit_lsn, commit_time=self._time, xid=self._xid)]

@@ -100,6 +100,7 @@ class Lake:
             partial(tables_of, str(self.journal.folder)),
             "checkpoint",
             lambda write, _: write,
+            lambda: self.reader.chain().completeness,
         )
         self.applying.resume()
 
@@ -133,7 +134,8 @@ class Lake:
             return None
         last = first.at(end.at(place.lsn), None, place.part, place.block)
         lsn = next(chain.walk(place.lsn)).last_end_lsn if place.part or place.block else place.lsn
-        batch = self._staged(planner, first.place, place, Head(first, last, lsn))
+        head = Head(first, last, lsn, times=planner.times(self.reader, place))
+        batch = self._staged(planner, first.place, place, head)
         self.last, self.offset = (batch, self.number), last
         self.number += 1
         return batch

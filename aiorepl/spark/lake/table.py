@@ -82,12 +82,14 @@ class Commit:
     :param number: the batch's number, which increases within an application.
     :param lsn: the batch's end. The table has every change that was committed up to this LSN, and no later one.
     :param last: the position of the batch's last change, if it is known. A table that was set aside continues after it.
+    :param complete_until: the table has every change with an earlier commit time; ``None`` if unknown.
     """
 
     application: str
     number: int
     lsn: LSN
     last: Place | None = None
+    complete_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +282,14 @@ _LSN: Final = "aiorepl.lsn"
 _APPLICATION: Final = "aiorepl.application"
 _NUMBER: Final = "aiorepl.batch"
 _LAST: Final = "aiorepl.last"
+_UNTIL: Final = "aiorepl.complete_until"
 
 
 def metadata_of(commit: Commit) -> dict[str, str]:
     """Return a commit as texts."""
     last = {} if commit.last is None else {_LAST: "{} {}".format(*commit.last)}
+    if commit.complete_until is not None:
+        last[_UNTIL] = commit.complete_until.isoformat()
     return {_LSN: str(commit.lsn), _NUMBER: str(commit.number), _APPLICATION: commit.application, **last}
 
 
@@ -294,7 +299,8 @@ def commit_of(found: Mapping[str, Any]) -> Commit | None:
         return None
     lsn, _, ordinal = str(found.get(_LAST, "")).partition(" ")
     last = (int(lsn), int(ordinal)) if ordinal else None
-    return Commit(application_of(found) or "", int(found[_NUMBER]), LSN.parse(str(found[_LSN])), last)
+    until = datetime.fromisoformat(str(found[_UNTIL])) if _UNTIL in found else None
+    return Commit(application_of(found) or "", int(found[_NUMBER]), LSN.parse(str(found[_LSN])), last, until)
 
 
 def application_of(found: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ mirror tries again from that position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from aiorepl.errors import (
     loggable,
     quotes_no_row,
 )
+from aiorepl.journal.completeness import Completeness
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.loggers import logger
@@ -35,6 +36,7 @@ from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.causes import cause_text, known_cause
+from aiorepl.spark.mirroring.complete import Complete, moment
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import SavedState, SetAside, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import TableWriter
@@ -67,6 +69,7 @@ class Applying:
     :param tables: returns the tables that the journal has.
     :param checkpoint: the location of the query's checkpoint, for errors.
     :param described: wraps the call that writes a table; called in the query's thread.
+    :param completeness: returns the snapshots and gaps of the journal.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Applying:
         tables: Callable[[], Iterable[TableName]],
         checkpoint: str,
         described: Described,
+        completeness: Callable[[], Completeness],
     ) -> None:
         self._writer = writer
         self._file = state
@@ -88,6 +92,9 @@ class Applying:
         self._tables = tables
         self._checkpoint = checkpoint
         self._described = described
+        self._completeness = completeness
+        # Tables of the present batch whose earlier rows are not in the journal.
+        self._lacking: set[TableName] = set()
         self._state: SavedState | None = None
 
     @property
@@ -142,6 +149,7 @@ class Applying:
             if state.planned < end:
                 state = self._file.save(replace(state, planned=end))
             state = self._write(batch, number, state, first=first)
+            self._file.publish(state)
         self._state = state
         self._clean()
 
@@ -182,6 +190,8 @@ class Applying:
             added = self._added(state)
         due = set(aside) | added if first else added
         commit = Commit(_application(state), number, head.lsn)
+        self._lacking.clear()
+        complete = partial(self._complete, self._file.complete(state), state, head, self._completeness())
 
         def write(table: TableName) -> Written | None:
             found = files.get(table, [])
@@ -194,12 +204,15 @@ class Applying:
                 (name for name, of in state.tables.items() if of.oid == found[-1].version.oid), table
             )
             if former != table and table not in state.tables:
+                self._lacking.add(table)
                 _log.warning(
                     "%s was mirrored as %s before it was renamed: request a snapshot of it for its older rows",
                     table,
                     former,
                 )
-            return self._writer.write(table, found, commit, state.tables.get(table), behind=behind)
+            until = moment(complete({table}).until(table))
+            own = replace(commit, complete_until=until)
+            return self._writer.write(table, found, own, state.tables.get(table), behind=behind)
 
         written, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
         if failed and settings.on_error == "halt":
@@ -221,14 +234,35 @@ class Applying:
             if first
             else state.tables
         )
-        saved = self._file.save(
-            state.after(
-                number, head.end.place, settings.patterns, {**kept, **written}, aside, head.remembered
-            )
+        after = state.after(
+            number, head.end.place, settings.patterns, {**kept, **written}, aside, head.remembered
         )
+        saved = self._file.save(replace(after, complete=complete(after.known, after.aside.keys())))
         for table in (due - failed.keys()).union(dropped):
             self._cursors.remove(_cursor(state, table))
         return saved
+
+    def _complete(
+        self,
+        before: Complete,
+        state: SavedState,
+        head: Head,
+        journal: Completeness,
+        tables: set[TableName],
+        aside: Collection[TableName] = (),
+    ) -> Complete:
+        """Return until when tables are complete after a batch.
+
+        :param state: with ``before``, the state before the batch.
+        :param aside: the tables that are set aside after it.
+        """
+        known = set[TableName]() if state.complete is None else state.known
+        within = head.end.part or head.end.block
+        end = state.lsn if within else head.end.place.lsn
+        begins = LSN(0) if head.end.start_lsn is None else head.end.start_lsn
+        return before.after(
+            head.times, tables, tables - known, aside, self._lacking, journal, begins, state.lsn, end
+        )
 
     def _in_threads(
         self, write: Callable[[TableName], Written | None], tables: Sequence[TableName], number: int
@@ -278,6 +312,7 @@ class Applying:
                     f"{table} was mirrored before, and changes that it has missed since were pruned: delete its target, and request "
                     "a snapshot of it"
                 ) from error
+            self._lacking.add(table)
             _log.warning(
                 "%s was added to the mirror, and its earlier changes were pruned: request a snapshot of it (%s)",
                 table,

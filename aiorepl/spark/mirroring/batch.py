@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.reading.offsets import Offset
@@ -21,12 +22,14 @@ class Head:
     :param lsn: the end of the segment in which the batch ends. If the batch ends within the segment, the tables reach this
         LSN only with the rest of the segment.
     :param remembered: the memory of the mirror's selection after the batch, as JSON types; ``None`` without a selection.
+    :param times: the commit times at the batch's end; ``None`` if they are not known.
     """
 
     start: Offset
     end: Offset
     lsn: LSN
     remembered: tuple[Any, ...] | None = None
+    times: Times | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from pyspark.util import inheritable_thread_target
 
 from aiorepl.checked import checked
 from aiorepl.errors import AioreplError, SinkError
+from aiorepl.journal.completeness import Completeness
 from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
@@ -277,6 +278,7 @@ class Mirror:
             partial(tables_of, options.journal),
             folder,
             partial(_described, spark),
+            partial(_completeness, options.journal),
         )
         batches = Batches(applying, applying.resume())
         frame = spark.readStream.format(source.name()).load()
@@ -338,9 +340,13 @@ def mirror(
     return writer.start()
 
 
+def _completeness(journal: Location) -> Completeness:
+    return JournalReader(journal).chain().completeness
+
+
 def tables_of(journal: Location) -> Iterator[TableName]:
     """Return the tables that a journal has, or had."""
-    for schema, name in JournalReader(journal).chain().completeness.names:
+    for schema, name in _completeness(journal).names:
         yield TableName(schema, name)
 
 

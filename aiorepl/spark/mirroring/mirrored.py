@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Lake, Mode, Rows, Target, TargetVersion
+from aiorepl.spark.mirroring.complete import Complete, least, moment
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import SavedState, StateFile
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.table_name import TableName
+from aiorepl.transactions.transaction import to_datetime
 from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.selection import Selection
 
@@ -24,10 +27,26 @@ class TableVersion:
 
     :param path: the Delta table's path or URL; for other formats the source table's name.
     :param version: the version's number: ``versionAsOf`` in Spark, ``version`` in deltalake.
+    :param lsn: the version has every transaction that ended up to this LSN, as the other tables of the answer have.
     """
 
     path: str
     version: int
+    lsn: LSN = ZERO
+
+
+@dataclass(frozen=True, slots=True)
+class LateTransactions:
+    """Transactions that came with a commit time before ``complete_until``, because the source's clock had gone back.
+
+    :param count: their number since the journal began. The lake has them.
+    :param since: the earliest commit time of one.
+    :param lsn: the commit LSN of the last one.
+    """
+
+    count: int
+    since: datetime
+    lsn: LSN
 
 
 @checked("MirroredTables")
@@ -100,24 +119,82 @@ class MirroredTables:
         ends = {each.commit.lsn for table in self._versions(state).values() for each in table}
         return sorted(lsn for lsn in ends if lsn <= state.lsn)
 
-    def as_of(self, lsn: LSN | str | None = None) -> dict[str, TableVersion]:
-        """Return the version of every table at the end of the last batch up to ``lsn``: all have the same transactions.
+    def complete_until(self, *tables: str) -> datetime | None:
+        """Return the time until which tables are complete: they have every transaction with an earlier commit time.
+
+        The commit times are those of the source's clock. Heartbeats prove them, so the source needs ``heartbeat_interval``. The time
+        never goes back for a table. Transactions that come later although they have an earlier commit time are in
+        ``late_transactions``.
+
+        :param tables: ``schema.table``; the answer is the earliest time of these tables; by default, of all tables.
+        :returns: ``None`` if no time is proven yet, or a table was never complete: ``incomplete`` has the reason.
+        :raises ConfigurationError: the mirror does not have such a table.
+        """
+        state = self._require()
+        by_name = {str(table): table for table in state.known}
+        for name in tables:
+            if name not in by_name:
+                raise ConfigurationError(f"the mirror has no table {name}, or has no row of it yet")
+        untils = self._file.complete(state).by_table([by_name[name] for name in tables or by_name])
+        return moment(least(untils.values()))
+
+    @property
+    def incomplete(self) -> Mapping[str, str]:
+        """The tables that lack rows, for which ``complete_until`` stays where it was, with the reasons."""
+        return {str(table): hold.reason for table, hold in self._file.complete(self._require()).held.items()}
+
+    @property
+    def late_transactions(self) -> LateTransactions | None:
+        """The transactions that came with a commit time before ``complete_until``; ``None`` if there were none."""
+        times = self._file.complete(self._require()).times
+        since = moment(times.late_since)
+        return None if since is None else LateTransactions(times.late, since, times.late_lsn)
+
+    def as_of(self, lsn: LSN | str | None = None, *, time: datetime | None = None) -> dict[str, TableVersion]:
+        """Return the version of every table at the end of one batch: all have the same transactions.
 
         Tables that are set aside are left out. So are tables that have no version of that batch, or whose version was vacuumed.
 
-        :param lsn: an LSN, also as text like ``0/171B2A8``; ``None`` for the mirror's own LSN.
-        :raises ConfigurationError: the mirror has not reached ``lsn`` yet.
+        :param lsn: the last batch up to this LSN, also as text like ``0/171B2A8``; ``None`` for the mirror's own LSN.
+        :param time: instead of ``lsn``, an aware time: the first batch whose tables have every transaction with an earlier commit time.
+            They may have later ones too: the batch's end is the ``lsn`` of each version. Tables that were never complete until then
+            are left out.
+        :raises ConfigurationError: the mirror has not reached ``lsn`` yet, the tables are not complete until ``time``, or both are given.
         """
-        state = self._require()
+        state, complete = self._require(), Complete()
+        if time is not None:
+            if lsn is not None or time.tzinfo is None:
+                raise ConfigurationError(
+                    "as_of takes an LSN or an aware time, such as datetime(..., tzinfo=UTC)"
+                )
+            complete = self._file.complete(state)
+            lsn = self._first_complete(state, complete, time)
         wanted = state.lsn if lsn is None else LSN.parse(lsn) if isinstance(lsn, str) else lsn
         if wanted > state.lsn:
             raise ConfigurationError(f"the mirror is at {state.lsn}, and not yet at {wanted}")
         found = {}
         for table, each in self._versions(state).items():
             version = next((one for one in each if one.commit.lsn <= wanted), None)
-            if version is not None:
-                found[str(table)] = TableVersion(_path(self._target(table)) or str(table), version.number)
+            behind = time is not None and not _reached(complete.until(table), time)
+            if version is not None and not behind:
+                path = _path(self._target(table)) or str(table)
+                found[str(table)] = TableVersion(path, version.number, wanted)
         return found
+
+    def _first_complete(self, state: SavedState, complete: Complete, time: datetime) -> LSN:
+        """Return the end of the first batch after which the tables are complete until a time."""
+        until = moment(complete.times.until)
+        if not _reached(complete.times.until, time):
+            raise ConfigurationError(f"the tables are complete until {until}, and not yet until {time}")
+        ends = (each.commit for table in self._versions(state).values() for each in table)
+        return min(
+            (
+                each.lsn
+                for each in ends
+                if each.lsn <= state.lsn and each.complete_until is not None and each.complete_until >= time
+            ),
+            default=state.lsn,
+        )
 
     def newest(self, table: str) -> Rows:
         """Return the newest version of a table. It may be newer than the mirror's last batch.
@@ -163,6 +240,10 @@ class MirroredTables:
 
     def _target(self, table: TableName) -> Target:
         return self._lake.table((table.schema, table.name), ())
+
+
+def _reached(until: int | None, time: datetime) -> bool:
+    return until is not None and to_datetime(until) >= time
 
 
 def _path(target: Target) -> str | None:

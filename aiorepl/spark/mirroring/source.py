@@ -22,6 +22,7 @@ from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.mirroring.batch import Head
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, pickled
@@ -172,6 +173,12 @@ class MirrorPlanner(Planner):
             return BlockPosition(next(chain.walk(reached.lsn)).last_end_lsn)
         return reached
 
+    def times(self, reader: JournalReader, end: BlockPosition) -> Times | None:
+        """Return the commit times at the end of a batch; ``None`` for a batch that ends within a segment, or in the history."""
+        chain = reader.chain()
+        within = end.part or end.block or end.lsn <= chain.start_lsn or not chain.ends_at(end.lsn)
+        return None if within else reader.times_at(chain, end.lsn)
+
     def partitions(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, end: BlockPosition
     ) -> list[InputPartition]:
@@ -259,6 +266,7 @@ class MirrorReader(StreamReader):
         self._target = staging.target
         self._label = described(staging)
         self._claimed = False
+        self._times = Times()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the offset of ``StreamReader.latestOffset``; but if the target has a part of a batch, return the batch's end.
@@ -273,7 +281,23 @@ class MirrorReader(StreamReader):
                 file.require_own(state, first.position, first.query)
                 self._planner.planned = state.planned
             self._claimed = True
-        return super().latestOffset(start, limit)
+        latest = super().latestOffset(start, limit)
+        if latest == start:
+            self._record_times(self._offset(start))
+        return latest
+
+    def _record_times(self, start: Offset) -> None:
+        """Record the journal's commit times, if the target has everything that the journal has."""
+        chain = self._journal.chain()
+        times = chain.state.times
+        if times == self._times or start.place != BlockPosition(chain.last_segment_end):
+            return
+        file = StateFile(open_store(self._target))
+        state = file.load()
+        if state is None or state.complete is None or not state.end == state.planned == start.place:
+            return
+        if file.publish(state, times):
+            self._times = times
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         last = self._offset(end)
@@ -285,7 +309,8 @@ class MirrorReader(StreamReader):
         lsn = last.position.lsn
         if last.part or last.block:
             lsn = next(self._journal.chain().walk(lsn)).last_end_lsn
-        return [RowsPartition((Head(first, last, lsn, self._planner.remembered),)), *planned]
+        times = self._planner.times(self._journal, last.place)
+        return [RowsPartition((Head(first, last, lsn, self._planner.remembered, times),)), *planned]
 
     def _require_memory(self, start: Offset) -> None:
         """Before any row is staged, check that the state has the names of all earlier batches.

@@ -14,8 +14,10 @@ from typing import Any, Final, NamedTuple
 from aiorepl.durable import reason
 from aiorepl.errors import ConfigurationError, JournalError
 from aiorepl.journal.segments import BlockPosition
+from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.spark.mirroring.complete import Complete, CompleteFile
 from aiorepl.storage.checked_json import (
     integer,
     lsn,
@@ -89,6 +91,7 @@ class SavedState:
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     :param selection: the memory of the mirror's selection, as ``SelectionMemory.to_json`` returns it.
+    :param complete: until when the tables are complete; ``None`` before the first batch, and from an earlier version.
     """
 
     source: Position
@@ -102,6 +105,7 @@ class SavedState:
     tables: Mapping[TableName, Written] = field(default_factory=dict)
     aside: Mapping[TableName, SetAside] = field(default_factory=dict)
     selection: tuple[Any, ...] = ()
+    complete: Complete | None = None
 
     def after(
         self,
@@ -130,9 +134,15 @@ class SavedState:
             selection=self.selection if remembered is None else remembered,
         )
 
+    @property
+    def known(self) -> set[TableName]:
+        """All tables of the mirror, including those that are set aside."""
+        return {*self.tables, *self.aside}
+
     def beginning_again(self, table: TableName) -> SavedState:
         """Return the state after a restart of ``table`` with an empty target."""
-        return replace(self, tables={**self.tables, table: Written(0, 0)})
+        complete = None if self.complete is None else self.complete.restarted(table, self.lsn)
+        return replace(self, tables={**self.tables, table: Written(0, 0)}, complete=complete)
 
 
 class StateFile:
@@ -143,6 +153,7 @@ class StateFile:
 
     def __init__(self, store: Store) -> None:
         self._document = Document(store.within(FOLDER), FILE, _dump, _load)
+        self._complete = CompleteFile(store.within(FOLDER))
 
     @property
     def location(self) -> str:
@@ -155,6 +166,27 @@ class StateFile:
         :raises JournalError: the file is damaged, or cannot be read.
         """
         return self._document.load()
+
+    def complete(self, state: SavedState) -> Complete:
+        """Return until when the tables are complete, also after the last batch.
+
+        :raises JournalError: a file is damaged, or cannot be read.
+        """
+        if state.complete is None:
+            return Complete()
+        times = self._complete.times(state.query, state.lsn)
+        return state.complete if times is None else replace(state.complete, times=times)
+
+    def publish(self, state: SavedState, times: Times | None = None) -> bool:
+        """Write ``complete.json``.
+
+        :param times: the commit times of the journal, which has nothing after the state; ``None``: those of the last batch.
+        :returns: whether it was written.
+        """
+        complete = state.complete or Complete()
+        if times is not None:
+            complete = replace(complete, times=times)
+        return self._complete.write(state.query, state.lsn, complete, state.known)
 
     def claim(self, source: Position, query: str, checkpoint: str) -> SavedState:
         """Return the state of this query; create it if the target is new.
@@ -220,6 +252,7 @@ def _dump(state: SavedState) -> bytes:
                 for table, each in state.aside.items()
             ],
             "selection": state.selection,
+            "complete": None if state.complete is None else state.complete.to_json(),
         }
     )
 
@@ -260,6 +293,7 @@ def _state(fields: Mapping[str, Any]) -> SavedState:
             for schema, name, position, part, block, problem in fields["aside"]
         },
         _selection(fields.get("selection", ())),
+        None if fields.get("complete") is None else Complete.from_json(fields["complete"]),
     )
 
 
