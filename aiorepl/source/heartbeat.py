@@ -127,7 +127,16 @@ class Heartbeat:
 
     async def _ended(self) -> int | None:
         """Return the latest time before which every transaction has ended; ``None`` if there is no new one."""
-        now, xmin, xmax, running = await self._connection.fetchrow(_RUNNING)
+        try:
+            now, xmin, xmax, running = await self._connection.fetchrow(_RUNNING)
+        except asyncpg.InsufficientPrivilegeError as error:
+            _log.warning(
+                "until when the journal is complete stays unknown: %s: GRANT SELECT ON pg_catalog.pg_stat_activity, "
+                "pg_catalog.pg_prepared_xacts to the role, and start again",
+                error.args[0],
+            )
+            self._prove = None
+            return None
         own = time.time_ns() // 1000 - EPOCH_MICROSECONDS
         until = self._snapshots.proven(from_datetime(now), xmin, after_all(xmax, running))
         return None if until is None else min(until, own)

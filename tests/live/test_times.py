@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
@@ -225,3 +226,24 @@ async def test_a_clock_that_jumps(clock, publish, tmp_path):
 
         jump(0)
         assert (await journal.past(now(), flush)).late == 2
+
+
+async def test_a_role_that_may_not_see_other_sessions(published, tmp_path, slot_name, caplog):
+    """Heartbeats are sent all the same, and one warning says what to grant; the journal is complete until no known time."""
+    role = f"blind_{slot_name}"
+    await published.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'",
+        "REVOKE SELECT ON pg_catalog.pg_stat_activity FROM PUBLIC",
+    )
+    try:
+        parts = urlsplit(published.dsn)
+        dsn = parts._replace(netloc=f"{role}:x@{parts.hostname}:{parts.port}").geturl()
+        source = published.source(dsn, heartbeat_interval=0.05)
+        async with Pipeline(source, journal=tmp_path / "journal") as pipeline:
+            await until(lambda: pipeline.statistics().heartbeat, lambda beats: beats.sent >= 5)
+            assert pipeline.statistics().heartbeat.failed == 0
+        assert JournalReader(tmp_path / "journal").chain().state.times.until is None
+    finally:
+        await published.execute(f"DROP ROLE {role}", "GRANT SELECT ON pg_catalog.pg_stat_activity TO PUBLIC")
+    (warning,) = [each.getMessage() for each in caplog.records if each.name == "aiorepl.heartbeat"]
+    assert "GRANT SELECT ON pg_catalog.pg_stat_activity" in warning
