@@ -35,8 +35,9 @@ _LOG_SECONDS: Final = 30.0
 _in_attempt: ContextVar[bool] = ContextVar("aiorepl_in_attempt", default=False)
 logging.getLogger("stamina").addFilter(lambda record: not _in_attempt.get())
 
-# SQLSTATE classes after which the same request may succeed: connection, resources, operator intervention, system errors.
-_TRANSIENT = ("08", "53", "57", "58")
+# SQLSTATE classes after which the same request may succeed: connection, rollback (a deadlock, a conflict with a standby's recovery),
+# resources, operator intervention, system errors.
+_TRANSIENT = ("08", "40", "53", "57", "58")
 # Functions of the server whose errors pass, although the SQLSTATE does not say so. If WAL is removed while it is read, the
 # SQLSTATE comes from an errno that may belong to another call. If a table is dropped while a catalog function opens it, the
 # SQLSTATE says "internal error".

@@ -41,6 +41,7 @@ def server_error(sqlstate):
         (False, SlotError("missing")),
         (True, server_error("57P01")),
         (True, server_error("53300")),
+        (True, server_error("40P01")),
         (True, server_error("08006")),
         (True, ServerError({"C": "XX000", "R": "CheckXLogRemoved"})),
         (True, ServerError({"C": "XX000", "R": "relation_open"})),

@@ -131,7 +131,13 @@ class Reselect:
         if not isinstance(change, RowChange):
             return False
         new = change.raw_new
-        return new is not None and any_unchanged(new) and self._wants(change)
+        if new is None or not any_unchanged(new) or not self._wants(change):
+            return False
+        if change.transaction is not None and change.transaction.prepared:
+            # No snapshot sees the transaction before its COMMIT PREPARED, so the table may still have the values from before it.
+            self._statistics.not_reselected += 1
+            return False
+        return True
 
     def _fill(self, found: deque[Values]) -> None:
         """Complete the first changes. What does not fit into ``most_bytes`` waits, and is read again."""

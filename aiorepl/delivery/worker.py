@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime
 from typing import Protocol
 
-from aiorepl.cancellation import run_until_set
+from aiorepl.cancellation import cancel_and_wait, run_until_set
 from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.buffer import Cursor
 from aiorepl.delivery.config import ResolvedDelivery
@@ -251,10 +251,24 @@ class SinkWorker:
         return isinstance(selected, RowChange) and any_unchanged(selected.raw_new or [])
 
     async def _read_rows(self) -> None:
+        """Read the columns that rows lack. Changes before them are flushed when they are due, and before an error is raised."""
         assert self._reselect is not None
+        clock = asyncio.get_running_loop().time
+        reading = asyncio.ensure_future(self._retry_read(self._reselect))
+        try:
+            while not reading.done():
+                left = None if self._flush_at is None else max(self._flush_at - clock(), 0)
+                await asyncio.wait({reading}, timeout=left)
+                if not reading.done() or reading.exception() is not None:
+                    await self._flush()
+        finally:
+            await cancel_and_wait(reading)
+        reading.result()
+
+    async def _retry_read(self, reselect: Reselect) -> None:
         async for attempt in self._retry.connection():
             with attempt:
-                await self._reselect.read()
+                await reselect.read()
 
     def _lingers(self) -> bool:
         """Whether to wait for more slices before the next batch."""

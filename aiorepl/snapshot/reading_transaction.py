@@ -75,7 +75,12 @@ async def lock_table(connection: Any, table: PublishedTable, role: str, lock_tim
     """
     try:
         await require_readable(connection, table, role)
-    except (asyncpg.UndefinedTableError, asyncpg.UndefinedColumnError, asyncpg.WrongObjectTypeError):
+    except (
+        asyncpg.UndefinedTableError,
+        asyncpg.UndefinedColumnError,
+        asyncpg.WrongObjectTypeError,
+        asyncpg.ObjectNotInPrerequisiteStateError,  # a view has the table's name
+    ):
         raise TableAltered(f"table {table} was altered") from None
     except asyncpg.LockNotAvailableError:
         raise not_locked(f"table {table}", lock_timeout) from None

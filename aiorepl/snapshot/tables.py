@@ -34,9 +34,11 @@ SELECT c.oid, n.nspname::text, c.relname::text, c.relreplident::text, c.relkind:
        array_agg(c.relreplident = 'f' OR coalesce(a.attnum = ANY ({keys}), false) ORDER BY a.attnum) AS keys,
        coalesce(max(array_length({keys}, 1)), 0) AS key_columns,
        coalesce(bool_and(NOT EXISTS (
-         SELECT FROM pg_catalog.pg_opclass o JOIN pg_catalog.pg_type t ON t.oid = o.opcintype
-          WHERE o.oid = ANY (i.indclass::oid[])
-            AND (o.opcnamespace <> 'pg_catalog'::pg_catalog.regnamespace OR t.typtype = 'p'))), true) AS comparable
+         SELECT FROM ROWS FROM (pg_catalog.unnest(i.indclass::oid[]), pg_catalog.unnest(i.indkey::int2[])) AS k(class, number)
+           JOIN pg_catalog.pg_opclass o ON o.oid = k.class JOIN pg_catalog.pg_type t ON t.oid = o.opcintype
+           JOIN pg_catalog.pg_attribute ka ON ka.attrelid = c.oid AND ka.attnum = k.number
+          WHERE o.opcnamespace <> 'pg_catalog'::pg_catalog.regnamespace OR t.typtype = 'p'
+             OR (t.oid = 'pg_catalog.oid'::pg_catalog.regtype AND ka.atttypid <> t.oid))), true) AS comparable
   FROM published p
   JOIN pg_catalog.pg_class c ON c.oid = p.oid
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -86,7 +88,8 @@ class PublishedTable:
     :param whole_key: whether all columns of the replica identity's index are published.
     :param comparable: whether conditions on the key may have constants of its types: all operators of that index are in
         ``pg_catalog`` and compare one built-in type. Operators of arrays, enums, ranges and composite types take any such type,
-        and a constant of that type could call the CHECK of a domain within it, or a user's implicit cast.
+        and a constant of that type could call the CHECK of a domain within it, or a user's implicit cast. The reg* types have the
+        operators of oid, and their text is no constant of oid.
     """
 
     oid: int

@@ -10,6 +10,7 @@ row. So the reader waits until it is visible.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -70,8 +71,6 @@ class PresentRows:
         self._options = options
         self._connection = KeptConnection(lambda: connect_for_rows(source.connect_sql))
         self._visibility = Visibility(self._connection, source.visible_timeout)
-        # The tables of the last read. They are compared with the catalog once they are locked.
-        self._tables: dict[int, PublishedTable] = {}
         # The tables whose rows cannot be found by a key, by oid.
         self._keyless: set[int] = set()
 
@@ -106,12 +105,16 @@ class PresentRows:
         await begin_reading(connection, None, self._options.lock_timeout, COMMITTED)
         tables = await self._lock(connection, {change.layout.relation.oid for change in changes})
         found: list[Values] = [{} for _ in changes]
-        for wanted in self._wanted(tables, changes):
-            rows = await self._copy(connection, wanted, most_bytes)
+        reads = self._wanted(tables, changes)
+        # A single row is read whatever its size is.
+        left: float = most_bytes if sum(len(set(each.keys.values())) for each in reads) > 1 else math.inf
+        for wanted in reads:
+            rows = await self._copy(connection, wanted, left)
             if rows is None:
                 # The rest of the rows would still arrive.
                 self.close()
                 return None
+            left -= sum(len(value or b"") for row in rows.values() for value in row.values())
             for index, key in wanted.keys.items():
                 if (row := rows.get(key)) is not None:
                     found[index] = _lacking(changes[index], wanted.table, row)
@@ -121,23 +124,24 @@ class PresentRows:
     async def _lock(self, connection: Any, oids: set[int]) -> dict[int, PublishedTable]:
         """Lock the tables, and return them by oid. Tables that do not exist any more, or are not published, are left out."""
         role = await connection.fetchval("SELECT current_user::text")
+        expected: dict[int, PublishedTable] = {}
         for _ in range(_ATTEMPTS):
-            expected = {oid: self._tables[oid] for oid in oids & self._tables.keys()}
             try:
+                # The names come from the last query. Names from an earlier read may belong to another table or view by now.
                 for table in expected.values():
                     await lock_table(connection, table, role, self._options.lock_timeout)
                 published = await published_tables(connection, self._publications, oids)
             except ConfigurationError as error:
                 raise ConfigurationError(f"reselect = true: {error}") from None
             except TableAltered as error:
-                self._tables.clear()
                 raise ConnectionLost(str(error)) from None
             except (SlotError, asyncpg.LockNotAvailableError) as error:
                 # Another transaction alters a table, and will end.
                 raise SlotError(f"rows are not read again yet: {error}", busy=True) from None
-            self._tables = {table.oid: table for table in published}
-            if self._tables == expected:
-                return expected
+            found = {table.oid: table for table in published}
+            if found == expected:
+                return found
+            expected = found
         raise ConnectionLost("tables were altered while their rows were read again")
 
     def _wanted(self, tables: Mapping[int, PublishedTable], changes: Sequence[RowChange]) -> list[_Wanted]:
@@ -168,9 +172,9 @@ class PresentRows:
         return False
 
     async def _copy(
-        self, connection: Any, wanted: _Wanted, most_bytes: int
+        self, connection: Any, wanted: _Wanted, most_bytes: float
     ) -> dict[Key, dict[int, bytes | None]] | None:
-        """Read the rows of one table: the columns by number, for each key; ``None`` if several rows have more than ``most_bytes``."""
+        """Read the rows of one table: the columns by number, for each key; ``None`` if they have more than ``most_bytes``."""
         table, keys = wanted.table, set(wanted.keys.values())
         columns = [*table.key, *wanted.columns.values()]
         query = table.select(
@@ -184,7 +188,7 @@ class PresentRows:
         ) as parts:
             async for data, count in parts:
                 size += len(data)
-                if size > most_bytes and len(keys) > 1:
+                if size > most_bytes:
                     return None
                 for fields in _fields(data, count):
                     key = tuple(each or b"" for each in fields[:of_key])

@@ -9,6 +9,7 @@ import pytest
 
 from aiorepl import UNCHANGED, BatchPolicy, ConnectionFailed, ConnectionLost
 from aiorepl.testing.faults import MemorySink
+from tests.waiting import until
 
 
 class Rows:
@@ -116,7 +117,7 @@ async def test_an_error_that_does_not_pass(harness):
             raise ConnectionFailed("no privilege", permanent=True)
 
     sink = MemorySink()
-    worker = harness(sink, rows=Refused())
+    worker = harness(sink, batches=BatchPolicy(flush_seconds=60.0), rows=Refused())
     worker.commit(1)
     end = worker.commit(2)
     worker.receive(worker.stream.transaction(update(worker, 3)))
@@ -124,7 +125,7 @@ async def test_an_error_that_does_not_pass(harness):
     with pytest.raises(ConnectionFailed, match="no privilege"):
         await worker.worker.run()
     assert [change.new["id"] for change in sink.changes] == [1, 2]
-    assert worker.worker.statistics.accepted == end
+    assert worker.worker.statistics.durable == end
 
 
 async def test_retries_end(harness):
@@ -136,4 +137,46 @@ async def test_retries_end(harness):
     with pytest.raises(ConnectionLost):
         await worker.worker.run()
     assert rows.asked == [[1]] * 3
+    assert rows.closed
+
+
+async def test_a_flush_is_not_held_up(harness):
+    """Changes before a row that waits for the source are flushed when they are due."""
+    found = asyncio.Event()
+
+    class Locked(Rows):
+        async def read(self, changes, transactions, most_bytes):
+            await found.wait()
+            return await super().read(changes, transactions, most_bytes)
+
+    worker = harness(MemorySink(), rows=Locked())
+    worker.start()
+    end = worker.commit(1)
+    worker.receive(worker.stream.transaction(update(worker, 2)))
+    await until(lambda: worker.worker.statistics.durable == end)
+    found.set()
+    await worker.finish()
+
+
+async def test_cancelled_while_it_reads(harness):
+    """A read ends with the worker."""
+    reading, ended = asyncio.Event(), asyncio.Event()
+
+    class Locked(Rows):
+        async def read(self, changes, transactions, most_bytes):
+            reading.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+    rows = Locked()
+    worker = harness(MemorySink(), rows=rows)
+    worker.receive(worker.stream.transaction(update(worker, 1)))
+    task = asyncio.create_task(worker.worker.run())
+    await reading.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
     assert rows.closed

@@ -313,3 +313,126 @@ async def test_privileges(docs, slot_name):
             await Pipeline(docs.source(dsn), [Delivery(MemorySink(), reselect=True)], until="now").run()
     finally:
         await docs.execute(f"DROP ROLE {role}")
+
+
+class Prepared(MemorySink):
+    """A sink that gets transactions when they are prepared."""
+
+    supports_prepared = True
+
+
+async def test_prepared_transactions(docs):
+    """Rows of a prepared transaction are not read: no snapshot sees them, so the table has the values from before it."""
+    await docs.execute(f"SELECT pg_drop_replication_slot('{docs.slot}')")
+    await docs.create_slot(two_phase=True)
+    await docs.execute(
+        "BEGIN",
+        "UPDATE docs SET body = repeat('new', 5000)",
+        "UPDATE docs SET n = 2",
+        "PREPARE TRANSACTION 'reselect'",
+    )
+    try:
+        changes, statistics = await read(docs, sink=Prepared(), source={"two_phase": True})
+    finally:
+        await docs.execute("ROLLBACK PREPARED 'reselect'")
+    assert [change.new["body"] for change in changes] == ["new" * 5000, UNCHANGED]
+    assert (statistics.reselected, statistics.not_reselected) == (0, 2)
+
+
+async def test_large_rows_of_many_tables(docs, monkeypatch):
+    """The limit of a read holds for all its tables together."""
+    original, sizes = PresentRows.read, []
+
+    async def measured(self, changes, transactions, most_bytes):
+        found = await original(self, changes, transactions, most_bytes)
+        sizes.append(sum(len(text or b"") for values in found or () for text in values.values()))
+        return found
+
+    monkeypatch.setattr(PresentRows, "read", measured)
+    tables = [f"large{number}" for number in range(8)]
+    for table in tables:
+        await docs.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY, n int, body text)",
+            f"ALTER TABLE {table} ALTER body SET STORAGE EXTERNAL",
+            f"INSERT INTO {table} VALUES (1, 1, repeat('x', 100000))",
+        )
+    await read(docs)
+    await docs.commit(*(f"UPDATE {table} SET n = 2" for table in tables))
+    changes, _ = await read(docs, batches=BatchPolicy(max_bytes=50_000))
+    assert [change.new["body"] for change in changes] == ["x" * 100_000] * 8
+    assert max(sizes) == 100_000
+
+
+@pytest.mark.parametrize("binary", [False, True])
+async def test_keys_of_the_reg_types(docs, binary):
+    """The operators of regclass are those of oid, which cannot read a name: such rows stay as they are."""
+    await docs.execute(
+        "CREATE TABLE names (id regclass PRIMARY KEY, n int, body text)",
+        "ALTER TABLE names ALTER body SET STORAGE EXTERNAL",
+        f"INSERT INTO names VALUES ('docs', 1, '{LARGE}')",
+        "UPDATE names SET n = 2",
+    )
+    changes, _ = await read(docs, source={"binary": binary})
+    assert [change.new["body"] for change in changes] == [LARGE, UNCHANGED]
+
+
+async def test_deadlock(docs, monkeypatch):
+    """A read that the server ends because of a deadlock is repeated."""
+    await docs.execute(
+        "CREATE TABLE others (id int PRIMARY KEY, n int, body text)",
+        "ALTER TABLE others ALTER body SET STORAGE EXTERNAL",
+        f"INSERT INTO others VALUES (1, 1, '{LARGE}')",
+        f"ALTER DATABASE {await docs.connection.fetchval('SELECT current_database()')} SET deadlock_timeout = '100ms'",
+    )
+    await docs.commit("UPDATE docs SET n = 2", "UPDATE others SET n = 2")
+    original, altering = present_rows.lock_table, []
+    other = await asyncpg.connect(docs.dsn, server_settings={"deadlock_timeout": "60s"})
+
+    async def locking(connection, table, role, timeout):
+        await original(connection, table, role, timeout)
+        if not altering:
+            first, second = ("docs", "others") if table.name == "others" else ("others", "docs")
+            await other.execute(f"BEGIN; LOCK TABLE {first}")
+            altering.append(asyncio.create_task(other.execute(f"LOCK TABLE {second}; COMMIT")))
+            await until(lambda: docs.connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    monkeypatch.setattr(present_rows, "lock_table", locking)
+    changes, _ = await read(docs)
+    await altering[0]
+    assert [change.new["body"] for change in changes if change.kind == "update"] == [LARGE, LARGE]
+    other.terminate()
+
+
+@pytest.mark.parametrize(
+    "successor",
+    [
+        "CREATE VIEW docs AS SELECT called() AS id, called() AS n, 'x'::text AS body, 'x'::bytea AS data WHERE called() = 1",
+        "CREATE TABLE docs (LIKE former)",
+    ],
+    ids=["view", "table"],
+)
+@pytest.mark.parametrize("server", [13, 18], indirect=True)
+async def test_another_relation_takes_the_name_between_two_reads(docs, server, successor, slot_name):
+    """Rows are read from the renamed table. The other relation, on which the role has no privilege, is not read."""
+    role = f"reader_{slot_name}"
+    await docs.execute(
+        f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'x'",
+        f"GRANT SELECT ON docs, items TO {role}",
+        "CREATE FUNCTION called() RETURNS int IMMUTABLE LANGUAGE plpgsql AS $$ BEGIN RAISE 'called'; END $$",
+    )
+    parts = urlsplit(docs.dsn)
+    dsn = parts._replace(netloc=f"{role}:x@{parts.hostname}:{parts.port}").geturl()
+    try:
+        sink = MemorySink()
+        run = Pipeline(docs.source(dsn), [Delivery(sink, reselect=True)])
+        running = asyncio.create_task(run.run())
+        await run.started()
+        await docs.execute("UPDATE docs SET n = 2")
+        await sink.wait_for_changes(1)
+        await docs.execute("ALTER TABLE docs RENAME TO former", successor, "UPDATE former SET n = 3")
+        await until(lambda: running.done() or len(sink.changes) > 1)
+        run.stop()
+        await running
+        assert [change.new["body"] for change in sink.changes] == [LARGE, LARGE]
+    finally:
+        await docs.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
