@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import asyncpg
 
-from aiorepl.errors import ConfigurationError, ConnectionLost, DataError, SlotError
+from aiorepl.errors import ConfigurationError, ConnectionLost, DataError, ServerError, SlotError
 from aiorepl.loggers import logger
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
@@ -41,6 +41,11 @@ from aiorepl.wire.kept_connection import KeptConnection
 _log = logger("aiorepl.reselect")
 
 _ATTEMPTS: Final = 5
+# The errors for a row or value whose text is larger than 1 GiB: an SQLSTATE, and functions whose SQLSTATE says "internal error".
+_TOO_LARGE: Final = "54000"
+_ALLOCATIONS: Final = frozenset(
+    {"MemoryContextSizeFailure", "MemoryContextAlloc", "palloc", "palloc0", "palloc_extended", "repalloc"}
+)
 _NULL_LENGTH: Final = 0xFFFF_FFFF
 
 Values = Mapping[str, bytes | None]
@@ -109,7 +114,20 @@ class PresentRows:
         # A single row is read whatever its size is.
         left: float = most_bytes if sum(len(set(each.keys.values())) for each in reads) > 1 else math.inf
         for wanted in reads:
-            rows = await self._copy(connection, wanted, left)
+            try:
+                rows = await self._copy(connection, wanted, left)
+            except ServerError as error:
+                if error.sqlstate != _TOO_LARGE and error.routine not in _ALLOCATIONS:
+                    raise
+                if left == math.inf:
+                    self.close()
+                    _log.warning(
+                        "a row of table %s is not read again, because it is too large: %s",
+                        wanted.table,
+                        error,
+                    )
+                    return found
+                rows = None
             if rows is None:
                 # The rest of the rows would still arrive.
                 self.close()

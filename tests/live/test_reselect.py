@@ -436,3 +436,19 @@ async def test_another_relation_takes_the_name_between_two_reads(docs, server, s
         assert [change.new["body"] for change in sink.changes] == [LARGE, LARGE]
     finally:
         await docs.execute(f"DROP OWNED BY {role}", f"DROP ROLE {role}")
+
+
+async def test_a_row_that_is_too_large(docs, monkeypatch, caplog):
+    """A row that the server cannot send stays as it is; the others are read."""
+    original = PresentRows._copy
+
+    async def limited(self, connection, wanted, most_bytes):
+        if (b"1",) in wanted.keys.values():
+            raise aiorepl.ServerError({"C": "XX000", "M": "invalid size", "R": "palloc"})
+        return await original(self, connection, wanted, most_bytes)
+
+    monkeypatch.setattr(PresentRows, "_copy", limited)
+    await docs.execute(f"INSERT INTO docs VALUES (2, 1, '{LARGE}')", "UPDATE docs SET n = 2")
+    changes, _ = await read(docs)
+    assert {change.new["id"]: change.new["body"] for change in changes[1:]} == {1: UNCHANGED, 2: LARGE}
+    assert "a row of table public.docs is not read again, because it is too large" in caplog.text
