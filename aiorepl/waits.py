@@ -68,6 +68,6 @@ def session(row: Any) -> str:
         " ".join(filter(None, (row["state"], row["command"])))
         or "its command is visible to pg_read_all_stats only"
     )
-    # With ``track_activities = off`` the server does not tell when a transaction has begun.
+    # With ``track_activities = off`` the server does not show when a transaction began.
     begun = "" if row["age"] is None else f", begun {row['age']} ago"
     return f"process {row['pid']} ({does}), role {row['role']!r}, application {row['application']!r}{begun}"

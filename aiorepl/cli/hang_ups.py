@@ -12,7 +12,7 @@ from typing import Any
 
 
 class HangUps:
-    """Handles SIGHUP, unless the parent has set it to be ignored. A signal that comes while no pipeline runs waits for the next one."""
+    """Handles SIGHUP, unless the parent has set it to be ignored. A signal that arrives while no pipeline runs is kept for the next one."""
 
     def __init__(self) -> None:
         self._had_terminal = _has_terminal()
@@ -36,9 +36,9 @@ class HangUps:
 
     @contextlib.contextmanager
     def received_by(self, receive: Callable[[], None]) -> Iterator[None]:
-        """Call ``receive`` in the running loop after each signal, and now if a signal waits.
+        """Call ``receive`` in the running loop for each signal, and now if a signal was kept.
 
-        The loop must have a handler of another signal: it wakes the loop.
+        The loop must handle another signal, because only then does every signal wake it.
         """
         self._receive = partial(asyncio.get_running_loop().call_soon_threadsafe, receive)
         if self._waiting:

@@ -50,7 +50,7 @@ class Batcher:
         # Rows are counted only if they are limited.
         self._whole_rows = 0
         self._partial_rows = 0
-        # The pieces that ``added`` has not counted yet, in order: whether each is the last piece of its slice in the buffer.
+        # For each piece that ``added`` has not counted yet, in order: whether it ends its slice in the buffer.
         self._last_pieces: deque[bool] = deque()
 
     def add(self, part: Slice, *, ends: bool = True) -> None:

@@ -127,7 +127,7 @@ class SliceBuffer:
         self._notify()
 
     def resize(self, limit: int) -> None:
-        """Set another limit. Slices that exceed it stay."""
+        """Set another limit. Slices beyond it stay in the buffer."""
         self.limit, self._state.low = limit, limit // 2
         self._state.release()
 

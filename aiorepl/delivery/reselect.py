@@ -1,7 +1,7 @@
-"""Completes rows on their way to one sink: adds the large columns that the server did not send, because they did not change.
+"""Completes the rows of one sink: adds the large values that the server did not send, because they did not change.
 
-Slices with such rows wait until the columns were read from the source (``source.present_rows``), many at a time. Slices after
-them wait too, so that the order stays. What is in memory beside the buffer is bounded by the size of a batch, or by one row.
+A slice with such rows waits until the values were read from the source (``source.present_rows``), for many rows at once. Later
+slices wait behind it, so the order stays. The memory beside the buffer is bounded by the size of a batch, or by one row.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from aiorepl.transactions.changes import Change, RowChange
 from aiorepl.transactions.rewriting import encoded_text, with_encoded
 from aiorepl.transactions.slices import Slice
 
-# The number of rows that are read at once.
+# The largest number of changes whose rows are read at once.
 _MOST_ROWS: Final = 1000
 
 
 @dataclass(slots=True)
 class _Waiting:
-    """A slice that waits.
+    """A slice that lacks values, or follows such a slice.
 
     :param changes: the changes of the slice that are left.
     :param lacking: the indexes of the changes to be completed.
@@ -41,7 +41,7 @@ class _Waiting:
     bytes: int
 
     def cut(self, count: int, grown: int) -> Slice:
-        """Remove the first ``count`` changes, and return them as a slice: the last one if none are left.
+        """Remove the first ``count`` changes, and return them as a piece of the slice. The piece ends the slice if no changes are left.
 
         :param grown: the bytes that were added to these changes.
         """
@@ -61,8 +61,8 @@ class Reselect:
     """Takes slices from a cursor, and completes their rows.
 
     :param rows: reads rows of the source.
-    :param wants: whether the sink needs a row that lacks columns.
-    :param most_bytes: about how many bytes of slices may wait, and about how many bytes may be read at a time.
+    :param wants: whether the sink gets an incomplete row of the change.
+    :param most_bytes: about how many bytes of slices may wait, and about how many bytes may be read at once.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Reselect:
         self._most_rows = _MOST_ROWS
         self._waiting: deque[_Waiting] = deque()
         self._waiting_bytes = 0
-        # Complete slices or pieces of them, each with whether its slice ends with it.
+        # Complete slices, and complete pieces of slices, each with whether it ends its slice.
         self._complete: deque[tuple[Slice, bool]] = deque()
 
     @property
@@ -88,7 +88,7 @@ class Reselect:
         return bool(self._waiting)
 
     def take(self, cursor: Cursor) -> tuple[Slice, bool] | None:
-        """Return the next complete slice or piece of a slice, and whether the slice ends with it; ``None`` if there is none now."""
+        """Return the next complete slice or piece of a slice, and whether it ends its slice; ``None`` if there is none now."""
         if self._complete:
             return self._complete.popleft()
         while self._waiting_bytes < self._most_bytes:
@@ -104,7 +104,7 @@ class Reselect:
         return None
 
     async def read(self) -> None:
-        """Read the columns that the first waiting slices lack. If this fails, it can be called again.
+        """Read the values that the first waiting slices lack. Can be called again after an error.
 
         :raises AioreplError: as ``PresentRows.read``.
         """
@@ -121,7 +121,7 @@ class Reselect:
             self._most_rows = max(len(changes) // 2, 1)
             return
         size = sum(len(text or b"") for values in found for text in values.values())
-        # Rows of the same size again would fill three quarters of the limit.
+        # The next rows, if they have the same size, fill three quarters of the limit.
         self._most_rows = (
             min(len(found) * self._most_bytes * 3 // (4 * size) + 1, _MOST_ROWS) if size else _MOST_ROWS
         )
@@ -140,7 +140,7 @@ class Reselect:
         return True
 
     def _fill(self, found: deque[Values]) -> None:
-        """Complete the first changes. What does not fit into ``most_bytes`` waits, and is read again."""
+        """Complete the first changes. Changes beyond ``most_bytes`` keep waiting, and their rows are read again."""
         size = 0
         while self._waiting:
             waiting = self._waiting[0]

@@ -28,8 +28,8 @@ class SinkStatistics:
     :param rewinds: how often the sink had lost accepted data, and got it again; ``changes`` and ``batches`` count it again.
     :param dead_letters: rejected changes that became dead letters.
     :param skipped: rejected changes that were skipped.
-    :param reselected: rows whose unchanged large columns were read again in the source.
-    :param not_reselected: rows that still lack columns, because the source has no such row or column any more.
+    :param reselected: rows whose unchanged large values were read from the table.
+    :param not_reselected: rows that still lack values: the row or column was not found, or the transaction is prepared.
     :param blocked: how often a call of the sink blocked the event loop for a second or more.
     :param accepted: the end LSN of the last transaction that the sink has accepted.
     :param durable: the end LSN of the last transaction that is durable in the sink.

@@ -63,7 +63,7 @@ class SinkWorker:
     :param catalog: the catalog's information about the tables; ``None`` if the sink's options do not need it.
     :param memory: the selection's memory of earlier descriptions of tables; empty by default.
     :param notices: changes from beside the stream; ``None`` if the sink gets none.
-    :param rows: reads rows that lack columns again; ``None`` if the sink gets them as they are.
+    :param rows: reads the rows of changes that lack values; ``None`` if the sink gets incomplete rows.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class SinkWorker:
         return batch
 
     def _take(self) -> tuple[Slice, bool] | None:
-        """Return the next slice or a piece of it, and whether the slice ends with it; ``None`` if there is none now."""
+        """Return the next slice or piece of a slice, and whether it ends its slice; ``None`` if there is none now."""
         if self._reselect is not None:
             return self._reselect.take(self._cursor)
         part = self._cursor.take()
@@ -238,11 +238,11 @@ class SinkWorker:
 
     @property
     def _incomplete(self) -> bool:
-        """Whether slices wait for the columns that their rows lack."""
+        """Whether slices wait for values that their rows lack."""
         return self._reselect is not None and self._reselect.lacks
 
     def _lacks(self, change: RowChange) -> bool:
-        """Whether the sink gets an incomplete row."""
+        """Whether the sink gets an incomplete row of the change."""
         try:
             selected = change if self._filter is None else self._filter.select(change)
         except AioreplError:

@@ -282,7 +282,7 @@ async def call_sink(
 ) -> T:
     """Call a sink, with retries.
 
-    :param sink: has the sink's name, and gets the retries and the duration.
+    :param sink: the sink's statistics; they get the retries and the duration.
     :param name: the name of the call.
     :param rewind: whether to retry after a ``TransientError`` with ``rewind`` as well.
     :raises AioreplError: the sink's own error after the last retry; a SinkError for other exceptions, without their text.

@@ -154,8 +154,8 @@ _COUNTERS: Final = {
     "rewinds": _sink_counter("rewinds", "How often the sink had lost accepted changes, and got them again."),
     "dead_letters": _sink_counter("dead_letters", "Changes that became dead letters."),
     "skipped": _sink_counter("skipped", "Rejected changes that were skipped."),
-    "reselected": _sink_counter("reselected", "Rows whose unchanged columns were read again in the source."),
-    "not_reselected": _sink_counter("not_reselected", "Rows that still lack columns after that."),
+    "reselected": _sink_counter("reselected", "Rows whose unchanged large values were read from the table."),
+    "not_reselected": _sink_counter("not_reselected", "Rows that still lack values after that."),
     "blocked": _sink_counter("blocked", "How often the sink blocked the event loop."),
 }
 METRICS: Final = (

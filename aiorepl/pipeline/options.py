@@ -98,8 +98,8 @@ class PipelineOptions:
 
         :param deliveries: the deliveries by sink name.
         :param resyncs: whether a lost connection leaves a gap in the stream.
-        :raises ConfigurationError: an option is missing that a delivery needs, there is neither a sink nor a journal, or an option excludes the
-            temporary slot.
+        :raises ConfigurationError: an option that a delivery needs is missing, there is neither a sink nor a journal, or a temporary slot
+            excludes an option.
         """
         if not deliveries and self.journal is None:
             raise ConfigurationError("a pipeline needs at least one sink, or a journal")

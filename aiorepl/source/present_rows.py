@@ -1,11 +1,11 @@
-"""Reads large columns that an update did not change, and that the server did not send, from the rows as they are at present.
+"""Reads large values that the server did not send, because an update did not change them, from the present rows of the tables.
 
-A row is found by its key, in a table by its oid, and a column by its number. So a table, key or column that was altered
-since the change is not confused with another one: the column is left out. The tables are locked and compared with the catalog
-before their rows are read, so that names cannot lead elsewhere.
+A table is found by its oid, a row by its key, and a column by its number. So a renamed table or column is still found, and another
+one with the old name is not read in its place. Queries need names, so the tables are locked, and compared with the catalog,
+before their rows are read.
 
-A new snapshot may not see a transaction that the stream has sent (``visibility``), and would then have an outdated value, or no
-row. So the reader waits until it is visible.
+A new snapshot may not see a transaction that the stream has sent (``visibility``), and would have an outdated value then, or no
+row. So the reader waits until the transaction is visible.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _ALLOCATIONS: Final = frozenset(
 _NULL_LENGTH: Final = 0xFFFF_FFFF
 
 Values = Mapping[str, bytes | None]
-"""PostgreSQL's text of columns, by name."""
+"""Values in PostgreSQL's text form, by the names of their columns."""
 
 
 @dataclass(slots=True)
 class _Wanted:
-    """What is read of one table.
+    """The columns and rows to read from one table.
 
     :param columns: the columns to read, by number.
-    :param keys: the key of each change, by its index.
+    :param keys: the key of each change's row, by the index of the change.
     """
 
     table: PublishedTable
@@ -66,7 +66,7 @@ class _Wanted:
 
 
 class PresentRows:
-    """Reads the rows of changes again, on one connection that is opened when it is needed.
+    """Reads the rows of changes, on one connection that is opened when it is needed.
 
     :param options: the limits of a read: ``lock_timeout`` and ``statement_timeout``.
     """
@@ -86,10 +86,10 @@ class PresentRows:
     async def read(
         self, changes: Sequence[RowChange], transactions: Iterable[Transaction], most_bytes: int
     ) -> list[Values] | None:
-        """Read the unchanged columns of changes.
+        """Read the values that the new rows of changes lack.
 
-        :param transactions: the committed transactions that have to be visible.
-        :returns: the columns that were found, for each change; ``None`` if the rows of several changes have more than ``most_bytes``.
+        :param transactions: the committed transactions that must be visible before the read.
+        :returns: the values that were found, for each change; ``None`` if several rows have more than ``most_bytes`` together.
         :raises ConfigurationError: the role may not read a table; says what to grant.
         :raises SlotError: a transaction did not become visible, or a table was not locked in time.
         :raises ConnectionFailed, ConnectionLost, ServerError: the server failed.
@@ -183,8 +183,8 @@ class PresentRows:
         if table.oid not in self._keyless:
             self._keyless.add(table.oid)
             _log.warning(
-                "rows of table %s are not read again, because they cannot be found: its replica identity must be a published key "
-                "of built-in types",
+                "large values of table %s are not read, because its rows cannot be found: its replica identity must be a published "
+                "key of built-in types",
                 table,
             )
         return False
@@ -215,9 +215,9 @@ class PresentRows:
 
 
 def same_columns(relation: Relation, table: PublishedTable) -> dict[str, PublishedColumn]:
-    """Return the columns of a table at present that a description of the table has, by their names in the description.
+    """Return the table's present columns by the names that they have in a description of the table.
 
-    A column whose number is not known, or whose type was altered, is left out.
+    A column is left out if its number is not known or its type was altered.
     """
     present = {column.number: column for column in table.columns}
     found = {}
@@ -236,12 +236,12 @@ def _key_of(change: RowChange, table: PublishedTable, columns: Mapping[str, Publ
     try:
         return RowKeys([names[column.number] for column in table.key]).of_new(change)
     except DataError:
-        # The text of an SQL_ASCII database may be any bytes.
+        # In an SQL_ASCII database, text may be any bytes.
         return None
 
 
 def _names(change: RowChange) -> list[str]:
-    """Return the columns of the new row that have no value."""
+    """Return the names of the new row's columns whose values were not sent."""
     pairs = zip(change.layout.relation.names, change.raw_new or (), strict=True)
     return [name for name, raw in pairs if raw is UNCHANGED]
 

@@ -95,7 +95,7 @@ class Look:
 
 
 def _no_one(_: str | None) -> None:
-    """Tell nobody what is waited for."""
+    """Ignore the description of an awaited transaction."""
 
 
 class Visibility:
@@ -103,7 +103,7 @@ class Visibility:
 
     The last look is kept: a stream that is far behind asks again only once it has caught up.
 
-    :param connection: asks the server. ``close`` drops it.
+    :param connection: the connection on which to ask; ``close`` drops it.
     :param timeout: how long to wait for a transaction, in seconds.
     :param waits: called with a description of the awaited transaction if the wait takes long, and with ``None`` after the wait.
     """

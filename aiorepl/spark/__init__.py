@@ -1,4 +1,4 @@
-"""Reads a pipeline's journal in Spark, and mirrors tables into Delta tables.
+"""Reads a pipeline's journal in Spark, and mirrors tables into Delta and Iceberg tables.
 
     spark = aiorepl.spark.local_session()                       # or any session, and register(spark)
     orders = spark.readStream.format("aiorepl").option("journal", url).option("table", "public.orders").load()
@@ -6,14 +6,14 @@
 
 The packages, in the order in which data flows:
 
-- ``session`` starts a local Spark and registers the data source.
+- ``session`` starts sessions, and registers the data source.
 - ``reading`` is the data source: the driver plans, executors read the journal.
 - ``snapshot`` takes a consistent snapshot of the tables, which executors read; a query on the journal continues from there.
 - ``lake`` has the target tables, ``mirroring`` the queries that write them.
 - ``verifying`` compares these tables with the source.
 
-Spark does not use the replication slot. It reads what a pipeline has made durable. Only this package imports pyspark and
-deltalake, and not before one of its functions is used.
+Spark does not use the replication slot. It reads what a pipeline has made durable. pyspark and the libraries of the table formats are
+imported when a function that needs them is used.
 """
 
 from __future__ import annotations

@@ -26,11 +26,12 @@ from aiorepl.wire.frames import Frame, FrameBuffer, Keepalive, Received
 from aiorepl.wire.read_pacing import PausingProtocol
 
 _INBOX_BYTES: Final = 1024 * 1024
-# On a busy stream the consumer is woken after this many bytes, or once per this many seconds; some more transactions wake it at once.
+# On a busy stream the consumer is woken after this many bytes, or once per this many seconds. A burst of up to this many
+# transactions wakes it at once, each.
 _WAKE_BYTES: Final = 64 * 1024
 _WAKE_SECONDS: Final = 0.001
 _WAKE_BURST: Final = 8
-# A keepalive that nothing follows waits longer: on a busy server, one follows each transaction, and would cost as much.
+# A keepalive without data wakes the consumer later: on a busy server one follows each transaction, and to handle it costs as much.
 _KEEPALIVE_SECONDS: Final = 0.01
 # pgoutput's messages that end a transaction: Commit, Stream Commit, Prepare, Stream Prepare, Commit Prepared, Rollback Prepared.
 _ENDS: Final = frozenset((b"C", b"c", b"P", b"p", b"K", b"r"))
@@ -81,7 +82,7 @@ class ReplicationProtocol(PausingProtocol):
         self._inbox_size = 0
         # The WAL position of the last frame, for error messages.
         self._position = 0
-        # When the stream is no longer busy.
+        # The time at which the stream no longer counts as busy.
         self._busy_until = 0.0
         self._waking: asyncio.TimerHandle | None = None
         self._waking_for_keepalive: asyncio.TimerHandle | None = None
@@ -172,7 +173,7 @@ class ReplicationProtocol(PausingProtocol):
         self._wake_at(time.monotonic())
 
     def _wake_at(self, now: float) -> None:
-        # A few transactions in quick succession are not a busy stream yet.
+        # The time of a quiet stream is credited up to a burst, so a few transactions in quick succession do not make it busy.
         self._busy_until = min(max(self._busy_until, now - _WAKE_BURST * _WAKE_SECONDS), now) + _WAKE_SECONDS
         self._waking = None
         self._wake()

@@ -1,7 +1,7 @@
-"""Pauses between reads of a socket: while the consumer is behind, and for moments in which a busy server gathers data.
+"""Pauses the reading of a socket: while the consumer is behind, and for moments in which a busy server gathers data.
 
-Moments are shorter than the event loop's millisecond. Their timer is Linux' ``timerfd``, which the loop reads like a socket. Python has
-it since 3.13; here the C library is called.
+A moment is shorter than a millisecond, which is the event loop's resolution. So its timer is Linux's ``timerfd``, which the loop reads
+like a socket. Python has it since 3.13; here the C library is called.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Timer:
 
 
 class PausingProtocol(asyncio.BufferedProtocol):
-    """A protocol with one consumer, and with two reasons to pause reading: the consumer has enough data, or the server gathers more.
+    """A protocol with one consumer. It pauses reading while the consumer has enough data, and for moments in which the server gathers more.
 
-    :param pause: the seconds in which the server gathers data.
+    :param pause: the length of such a moment, in seconds.
     """
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop, pause: float) -> None:

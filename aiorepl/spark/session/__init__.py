@@ -1,1 +1,1 @@
-"""Starts a local Spark, finds its Java and its workers' Python, and registers the data source."""
+"""Starts sessions, finds Spark's Java and the workers' Python, and registers the data source."""

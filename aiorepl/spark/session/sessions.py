@@ -1,4 +1,4 @@
-"""Starts a local Spark session, or a session of a cluster, and registers the data source in any session."""
+"""Starts a local session of Spark, or a session of a cluster, and registers the data source in any session."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def _private(path: str | os.PathLike[str]) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "ab")
 
 
-# Variables that name another Spark or configure every Spark of the machine: programs, defaults, classpath, file system, or a
-# server of Spark Connect instead of a session in this process.
+# Variables that name another Spark, or configure every Spark of the machine: programs, defaults, classpath, file system; or a
+# server of Spark Connect, which would run the session instead of this process.
 _OTHERS: Final = (
     "SPARK_HOME",
     "SPARK_CONF_DIR",

@@ -69,7 +69,7 @@ _IN_USE: Final = "this transaction has changed rows of the table, whose deferred
 
 
 EarlierRows = Literal["kept", "truncated", "read again"]
-"""What becomes of the rows that a table has: they stay, are truncated next, or all follow again, with all columns of the relation."""
+"""What happens to a table's earlier rows: they stay; a truncate follows; or all rows follow again, with all columns of the relation."""
 
 
 @dataclass(frozen=True, slots=True)

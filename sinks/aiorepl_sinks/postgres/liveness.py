@@ -31,7 +31,7 @@ LOCK_SECONDS: Final = 10.0
 class BackendState(NamedTuple):
     """A backend's row in pg_stat_activity: whether it waits for the next command, since when, and its wait event.
 
-    With ``track_activities = off`` it never counts as idle, because nothing tells a finished call from a slow one.
+    With ``track_activities = off`` a backend never counts as idle, because a finished call looks like a slow one.
     """
 
     idle: bool
