@@ -1,13 +1,13 @@
-"""Completeness by time: by which position of the WAL every transaction with an earlier commit time has come. Pure.
+"""Completeness by time: the position of the WAL by which every transaction with an earlier commit time has come. Pure.
 
 PostgreSQL takes a transaction's commit time before it writes the commit record, so commit times do not ascend with the LSNs. They
 alone prove nothing: a transaction may have an earlier commit time than one that came before it. So heartbeats prove the times.
-A transaction with a commit time before the heartbeat's own time had its xid by then. Once all xids that were running then have ended,
-their commit records are in the WAL, before the message that a heartbeat then writes.
+A transaction whose commit time is before the time of a heartbeat had its xid at that time. Once all transactions that were running then
+have ended, their commit records are in the WAL, before the message that the next heartbeat writes.
 
 The proof needs a clock that does not go back. If the server's clock is ahead of this process's clock, the earlier time counts, so one
-clock that jumps forward proves nothing about the future. If the server's clock goes back, transactions may come with a commit time
-that was proven to be over. They are counted as late; no proof can foresee them.
+clock that jumps forward proves nothing about the future. If the server's clock goes back, transactions may come with commit times that
+were proven complete. They are counted as late; no proof can foresee them.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Snapshots:
         :param xmin: the first xid that had not ended in the snapshot.
         :param after: an xid after all that were running; the result of ``after_all``.
         """
-        # After a clock has gone back, the times after that are to come once more.
+        # If a clock has gone back, transactions can again have the later commit times.
         known = [each for each in self._open if each[0] <= time]
         if len(known) >= _KEPT:
             del known[::2]
@@ -124,7 +124,7 @@ class Snapshots:
 def after_all(xmax: int, running: Sequence[int]) -> int:
     """Return the xid after all transactions that were running.
 
-    :param xmax: the snapshot's, of 64 bits: the xid after the last one that has ended.
+    :param xmax: the xid after the last one that had ended in the snapshot, of 64 bits.
     :param running: the running xids, of 32 bits.
     """
     return max([xmax, *(xmax + (xid - xmax + 2**31) % 2**32 - 2**31 + 1 for xid in running)])

@@ -140,7 +140,7 @@ def test_a_part_of_a_chunk_does_not_end_it():
 
 
 def test_parts_have_the_begin_and_end_of_their_transaction():
-    """Only for a chunk of a snapshot, the end is a part of its own."""
+    """Each part has both. Only the end of a snapshot's chunk is a part of its own."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True))
     end = stream.transaction(table.insert("1"), table.insert("2"))
@@ -223,7 +223,7 @@ def test_a_routing_key_decides_when_asked():
 
 @pytest.mark.parametrize("by", ["key", "table", "routing_key"])
 def test_changes_that_are_no_rows(by):
-    """A routing key is asked for truncates and messages, too. Everything else waits for all that came before."""
+    """Truncates and messages have routing keys, too. All other changes wait for all earlier ones."""
     stream = Stream()
     table = stream.table("t", ID)
     stream.transaction(table.insert("1"), table.truncate(), table.insert("1"))
@@ -416,7 +416,7 @@ def test_key_columns_in_another_order():
     assert 1 == len(written(batch, catalog))
 
 
-def test_two_tables_that_nobody_knows_any_more(partitions):
+def test_two_tables_that_are_no_longer_known(partitions):
     """Both may have been partitions of one table, so a row may have moved from one to the other."""
     stream, one, two, _ = partitions
     catalog = TableCatalog()

@@ -1,4 +1,4 @@
-"""A worker with ``reselect``: order, memory, errors and rewinds. The rows of the source are the test's own."""
+"""A worker with ``reselect``: order, memory and errors. The rows of the source are faked."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def notes(sink):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("max_rows", [None, 3])
 async def test_order_and_memory(harness, seed, max_rows):
-    """Whatever lacks columns, and however the source fails: every change is whole, in order, once, and the buffer is released."""
+    """Random rows lack values, and reads fail: each change is delivered once, in order and whole, and the buffer is released."""
     random = Random(seed)
     rows = Rows(b"x" * random.choice([1, 30, 300, 2000]), failures=random.choice([0, 0, 2]), gone={3})
     sink = MemorySink()
@@ -100,7 +100,7 @@ async def test_rows_of_many_transactions_are_read_together(harness):
 
 
 async def test_a_transaction_from_the_spool(harness, tmp_path):
-    """Changes that are on disk pass, between rows that are read again."""
+    """Changes in the spool are delivered in order with rows that are read."""
     rows, sink = Rows(), MemorySink()
     worker = harness(sink, rows=rows)
     worker.receive(worker.stream.transaction(update(worker, 1)))
@@ -110,7 +110,7 @@ async def test_a_transaction_from_the_spool(harness, tmp_path):
 
 
 async def test_an_error_that_does_not_pass(harness):
-    """What was complete before is written and flushed; then the sink stops with the error."""
+    """Earlier complete changes are written and flushed; then the sink stops with the error."""
 
     class Refused(Rows):
         async def read(self, changes, transactions, most_bytes):

@@ -156,7 +156,7 @@ async def test_a_chunk_that_is_only_too_large():
 
 
 async def test_a_chunk_without_rows_that_is_rejected():
-    """It is skipped."""
+    """The chunk is skipped."""
     sink = Rejecting(lambda _: UNNAMED)
     write, statistics, _ = write_to(sink, on_error="skip")
     await write.write(chunk())
@@ -164,7 +164,7 @@ async def test_a_chunk_without_rows_that_is_rejected():
 
 
 async def test_the_truncate_of_a_chunk_comes_first():
-    """It is written before the rows, alone."""
+    """The truncate is written alone, before the rows."""
     sink = Rejecting(having("1"))
     write, *_ = write_to(sink, on_error="skip")
     await write.write(chunk(0, 1, truncates=True))
@@ -185,7 +185,7 @@ async def test_a_truncate_that_is_rejected(numbers):
 
 @pytest.mark.parametrize("error", [TransientError("away"), PermanentError("gone", fatal=True)], ids=repr)
 async def test_a_sink_that_fails_while_rows_are_looked_for(error):
-    """The failure is not one of the rows: it is raised."""
+    """An error that is no rejection of rows is raised."""
     sink = Rejecting(lambda batch: UNNAMED if len(batch) > 2 else error)
     write, statistics, _ = write_to(sink, on_error="skip")
     with pytest.raises(type(error), match=str(error)):
@@ -194,7 +194,7 @@ async def test_a_sink_that_fails_while_rows_are_looked_for(error):
 
 
 async def test_rows_that_are_named_in_a_half():
-    """Once the sink names rows of a half, it has the half's other rows."""
+    """Once the sink names rejected rows of a half, it gets the half's other rows."""
 
     def reject(batch: Batch) -> Exception | None:
         named = [change for change in batch.changes if change.new["id"] == 1]
@@ -210,7 +210,7 @@ async def test_rows_that_are_named_in_a_half():
 
 @pytest.mark.parametrize(("most", "calls"), [(2, 4), (3, 6), (5, 6), (6, 8)])
 async def test_the_number_of_failures_is_limited(monkeypatch, most, calls):
-    """Afterwards, a piece that fails is rejected as a whole."""
+    """After the most failures, a piece that fails is rejected as a whole."""
     monkeypatch.setattr(writer, "_MOST_FAILURES", most)
     sink = Rejecting(lambda batch: UNNAMED if batch.changes else None)
     write, statistics, _ = write_to(sink, on_error="skip")
@@ -261,7 +261,7 @@ def part_of(begin: bool, end: bool) -> Batch:
 
 @pytest.mark.parametrize(("begin", "end"), [(True, True), (True, False), (False, True), (False, False)])
 async def test_only_whole_transactions_are_diverted(begin, end):
-    """Except by a sink that takes its changes concurrently, and so never gets whole transactions."""
+    """Parts are diverted only for a concurrent sink, which never gets whole transactions."""
     batch = part_of(begin, end)
     sink = Rejecting(lambda _: UNNAMED)
     write, statistics, _ = write_to(sink, on_error="skip")
@@ -279,7 +279,7 @@ async def test_only_whole_transactions_are_diverted(begin, end):
 
 
 async def test_a_prepared_transaction_is_not_diverted():
-    """It may still be rolled back."""
+    """The transaction may still be rolled back."""
     stream = Stream()
     table = stream.table("t", ID)
     stream.prepare("g", table.insert("1"))
@@ -291,7 +291,7 @@ async def test_a_prepared_transaction_is_not_diverted():
 
 
 async def test_slices_without_rejected_changes():
-    """Dead letters have only the slices of which the sink has rejected changes."""
+    """Dead letters have only slices with rejected changes."""
     batch = part_of(begin=True, end=True)
     last = batch.slices[-1] if len(batch.slices[-1].changes) else batch.slices[-2]
     sink = Rejecting(lambda batch: PermanentError("no", rejected=[last.changes[0]]))
@@ -304,7 +304,7 @@ async def test_slices_without_rejected_changes():
 @pytest.mark.parametrize("on_error", ["skip", "dead_letter"])
 @pytest.mark.parametrize("outside", [True, False], ids=["message", "transaction"])
 async def test_the_log_of_rejected_changes(caplog, on_error, outside):
-    """It names the commit LSN of the first one, unless that is in no transaction."""
+    """The log names the commit LSN of the first change, unless it is in no transaction."""
     stream = Stream()
     if outside:
         stream.message("m")
@@ -322,7 +322,7 @@ async def test_the_log_of_rejected_changes(caplog, on_error, outside):
 
 @pytest.mark.parametrize("failing", ["write", "flush"])
 async def test_errors_of_dead_letters_name_them(failing):
-    """Their calls are called so in errors."""
+    """The error of a call says that the sink is for dead letters."""
     letters = FaultySink(**{failing: [Reject(ValueError("secret"))]})
     delivery = ResolvedDelivery(
         Rejecting(lambda _: UNNAMED), BatchPolicy(), QUICK, on_error="dead_letter", dead_letters=letters
@@ -342,7 +342,7 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 async def test_errors_name_the_call(call):
-    """An exception is told by its type and its call, without its text."""
+    """The error names the exception's type and the call, without the exception's text."""
     write, *_ = write_to(FaultySink(**{call: [Reject(ValueError("secret"))]}))
     with pytest.raises(SinkError, match=f"^sink s: {call} raised ValueError"):
         await CALLS[call](write)
@@ -350,7 +350,7 @@ async def test_errors_name_the_call(call):
 
 @pytest.mark.parametrize("call", ["write", "flush"])
 async def test_statistics_of_repeated_calls(call):
-    """While a call is repeated, its error and the time of the next attempt are told; a call that succeeds is timed."""
+    """While a call is repeated, the statistics have its error and the time of the next attempt. Only a call that succeeds is timed."""
     seen = []
 
     class Seeing(FaultySink):
@@ -372,7 +372,7 @@ async def test_statistics_of_repeated_calls(call):
 
 
 async def test_calls_take_less_than_a_minute():
-    """Their duration is measured, not the time of day."""
+    """The statistics have the duration of a call, not the time of day."""
     write, statistics, _ = write_to(MemorySink())
     await write.write(transaction(1))
     assert 0 < statistics.write_seconds.sum < 60
@@ -388,7 +388,7 @@ async def test_a_sink_that_comes_back_with_another_position():
 
 
 async def test_a_sink_that_is_opened_again():
-    """Its position is returned; none, if it keeps none."""
+    """The writer returns the sink's position; ``None`` if the sink keeps no position."""
     write, *_ = write_to(MemorySink())
     assert await write.reopen(CONTEXT) is None
     write, *_ = write_to(MemorySink(keeps_position=True), keeps_position=True)
@@ -409,7 +409,7 @@ LOST, DATA = TransientError("lost", rewind=True), DataError("bad")
     ids=repr,
 )
 async def test_errors_of_concurrent_writes(errors, raised):
-    """Errors of one kind, which the worker handles, are raised as one; all others come as a group."""
+    """Errors of one kind that the worker handles are raised as one error, all others as a group."""
     by_row = {str(number): error for number, error in enumerate(errors)}
     sink = Rejecting(lambda batch: by_row[rows(batch)[0]])
     sink.concurrent = True
@@ -420,7 +420,7 @@ async def test_errors_of_concurrent_writes(errors, raised):
 
 
 async def test_concurrent_writes_know_the_partitions():
-    """A row that moves to another partition is one write, by the catalog."""
+    """The catalog has the partitions, so a row that moves to another one is in one write."""
     stream = Stream()
     one, two = stream.table("one", ID), stream.table("two", ID)
     catalog = TableCatalog(CatalogTable(each.oid, "public", each.name, parents=(1,)) for each in (one, two))

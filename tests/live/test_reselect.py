@@ -59,7 +59,7 @@ async def read(published, *, sink=None, source=None, pipeline=None, **options):
 )
 @pytest.mark.parametrize("journaled", [False, True], ids=["direct", "journal"])
 async def test_rows_are_whole(docs, server, options, journaled, tmp_path):
-    """An update that leaves large columns alone has them, in a text and a binary stream, direct and through a journal."""
+    """An update that does not change large values has them, in a text and a binary stream, direct and through a journal."""
     if options.get("binary") and server.version < 14:
         pytest.skip("binary since 14")
     await docs.execute(
@@ -77,7 +77,7 @@ async def test_rows_are_whole(docs, server, options, journaled, tmp_path):
 
 
 async def test_present_values(docs):
-    """The value is the present one, and the change that made it follows; an earlier update of a deleted row stays incomplete."""
+    """The value is the present one, and its own change follows; an earlier update of a deleted row stays incomplete."""
     await docs.execute(
         "UPDATE docs SET n = 2",
         "UPDATE docs SET body = repeat('new', 3000)",
@@ -123,7 +123,7 @@ async def test_hidden_columns_are_not_read(docs, monkeypatch):
 
 
 async def test_altered_columns(docs):
-    """Columns that were renamed are found by their numbers; two that exchanged their names are not confused; a retyped one is left."""
+    """Columns that were renamed are found by their numbers; two that exchanged their names are not confused; a retyped column stays unchanged."""
     await docs.execute("ALTER TABLE docs ADD other text", "ALTER TABLE docs ALTER other SET STORAGE EXTERNAL")
     await docs.execute("UPDATE docs SET other = repeat('other', 2000)")
     sink = MemorySink()

@@ -1,8 +1,8 @@
-"""Completeness by time of a mirror's tables: until when a table has every transaction.
+"""Completeness of a mirror's tables by time: the time until which a table has every transaction.
 
-The journal has the commit times that heartbeats have proven (``journal.times``). A batch takes them over with its end, in the
-commit of each table and in the mirror's state. While the journal has no new changes, its times go on: ``complete.json`` beside the state
-has them, so that an idle database needs no commits. The process that applies batches writes the state.
+The journal has the commit times that heartbeats have proven (``journal.times``). A batch records those at its end in the commit of each
+table, and in the mirror's state. While the journal has no new changes, heartbeats still prove later times: they are in ``complete.json``
+beside the state, so an idle database needs no commits. The process that applies batches writes both files.
 
 A table is held at an earlier time while it lacks rows: its snapshot is not complete, it is set aside, or transactions are lost.
 """
@@ -83,9 +83,9 @@ class Complete:
         :param new: the tables that earlier batches did not have.
         :param aside: the tables that are set aside.
         :param lacking: the new tables whose earlier rows are not in the journal.
-        :param begins: where the mirror began; it does not have earlier snapshots.
-        :param start: the LSN up to which the tables had everything before the batch.
-        :param end: the LSN up to which they have everything after it.
+        :param begins: the LSN at which the mirror began; it does not have earlier snapshots.
+        :param start: the LSN up to which the tables had all transactions before the batch.
+        :param end: the LSN up to which they have all transactions after it.
         """
         held: dict[TableName, Hold] = {}
         gap = next((gap for gap in reversed(journal.gaps) if start < gap.until <= end), None)
