@@ -2,7 +2,8 @@
 
 The journal has the commit times that heartbeats have proven (``journal.times``). A batch records those at its end in the commit of each
 table, and in the mirror's state. While the journal has no new changes, heartbeats still prove later times: they are in ``complete.json``
-beside the state, so an idle database needs no commits. The process that applies batches writes both files.
+beside the state, so an idle database needs no commits. The process that applies batches writes both files; between batches, the process
+that plans them writes ``complete.json``.
 
 A table is held at an earlier time while it lacks rows: its snapshot is not complete, it is set aside, or transactions are lost.
 """
