@@ -131,7 +131,7 @@ class Heartbeat:
             now, xmin, xmax, running = await self._connection.fetchrow(_RUNNING)
         except asyncpg.InsufficientPrivilegeError as error:
             _log.warning(
-                "until when the journal is complete stays unknown: %s: GRANT SELECT ON pg_catalog.pg_stat_activity, "
+                "the time until which the journal is complete stays unknown: %s: GRANT SELECT ON pg_catalog.pg_stat_activity, "
                 "pg_catalog.pg_prepared_xacts to the role, and start again",
                 error.args[0],
             )
