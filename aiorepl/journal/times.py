@@ -7,7 +7,8 @@ have ended, their commit records are in the WAL, before the message that the nex
 
 The proof needs a clock that does not go back. If the server's clock is ahead of this process's clock, the earlier time counts, so one
 clock that jumps forward proves nothing about the future. If the server's clock goes back, transactions may come with commit times that
-were proven complete. They are counted as late; no proof can foresee them.
+were proven complete. They are counted as late; no proof can foresee them. So are transactions that another server's changes made
+(replication origins): PostgreSQL sends the commit time of the other server.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Times:
     """The commit times of a journal up to a position. Times are in microseconds since 2000-01-01 00:00 UTC.
 
     :param until: every transaction with an earlier commit time is in the journal, except the late ones; ``None`` if unknown.
-    :param late: the number of transactions that came with a commit time before ``until``, because the server's clock had gone back.
+    :param late: the number of transactions that came with a commit time before ``until``, because the server's clock had gone back,
+        or because the commit time is that of a replication origin.
     :param late_since: the earliest commit time of a late transaction.
     :param late_lsn: the commit LSN of the last late transaction.
     """

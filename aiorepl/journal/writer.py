@@ -318,8 +318,11 @@ class JournalWriter:
         elif not self._warned:
             self._warned = True
             _log.warning(
-                "the clock of the server went back: the transaction at %s committed at %s, and the journal %s was complete until a later "
-                "time. complete_until stays, and such transactions are counted as late",
+                "%s: the transaction at %s committed at %s, and the journal %s was complete until a later "
+                "time. complete_until does not go back, and such transactions are counted as late",
+                "the clock of the server went back"
+                if header.origin is None
+                else f"commit times of the origin {header.origin} are those of another server",
                 header.commit_lsn,
                 header.commit_time,
                 self._store.url,

@@ -247,3 +247,23 @@ async def test_a_role_that_may_not_see_other_sessions(published, tmp_path, slot_
         await published.execute(f"DROP ROLE {role}", "GRANT SELECT ON pg_catalog.pg_stat_activity TO PUBLIC")
     (warning,) = [each.getMessage() for each in caplog.records if each.name == "aiorepl.heartbeat"]
     assert "GRANT SELECT ON pg_catalog.pg_stat_activity" in warning
+
+
+async def test_commit_times_of_an_origin(published, tmp_path, slot_name, caplog):
+    """A transaction that another server's changes made has the commit time of there. It is late, and the warning does not blame the clock."""
+    await published.create_slot()
+    origin = f"o_{slot_name}"
+    async with captured(published, tmp_path / "journal") as journal:
+        await journal.past(now())
+        await published.execute(
+            f"SELECT pg_replication_origin_create('{origin}')",
+            f"SELECT pg_replication_origin_session_setup('{origin}')",
+            "BEGIN; SELECT pg_replication_origin_xact_setup('0/1', now() - interval '1 hour'); INSERT INTO items VALUES (1); COMMIT",
+            "SELECT pg_replication_origin_session_reset()",
+            f"SELECT pg_replication_origin_drop('{origin}')",
+        )
+        found = await until(lambda: journal.times, lambda times: times.late)
+        assert to_datetime(found.late_since) < now() - timedelta(minutes=59)
+    (warning,) = [each.getMessage() for each in caplog.records if each.name == "aiorepl.journal"]
+    assert f"the origin {origin}" in warning
+    assert "clock" not in warning
