@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +17,14 @@ from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
 from aiorepl.errors import ConfigurationError, JournalError
+from aiorepl.journal import JournalSink
 from aiorepl.journal.completeness import Completeness, Gap, TableSnapshot
 from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN
+from aiorepl.sink import SinkContext
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
-from aiorepl.spark.mirroring.complete import Complete, Hold
+from aiorepl.spark.mirroring.complete import Complete, Hold, Lapse
 from aiorepl.spark.mirroring.mirrored import LateTransactions, MirroredTables
 from aiorepl.spark.mirroring.source import MirrorReader
 from aiorepl.spark.mirroring.state import StateFile
@@ -387,7 +390,9 @@ def test_lost_transactions() -> None:
     ) -> Complete:
         begins = sets.pop("begins", LSN(0))
         given = {"new": (), "aside": (), "lacking": ()} | sets
-        return state.after(Times(time), {a, b}, *given.values(), journal, begins, LSN(start), LSN(end))
+        return state.after(
+            Times(time), {a, b}, *given.values(), journal, begins, LSN(start), LSN(end), LSN(end)
+        )
 
     assert after(before, 11, 50, 100, Completeness((gap,))).until(a) == 11
     crossed = after(before, 20, 100, 300, Completeness((gap,)))
@@ -422,3 +427,65 @@ def test_readers_of_a_version(delta, journal) -> None:
     assert from_datetime(at(1)) == BASE + HOUR
     assert at(1) - at(0) == timedelta(hours=1)
     assert StateFile(open_store(mirror.target)).load().complete.times.until == BASE + HOUR
+
+
+def test_a_time_before_a_snapshot_ended(lake, journal) -> None:
+    """A table whose snapshot ended later is not returned with a part of the snapshot."""
+    mirror = lake()
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    mirror.grow(t.insert("1", "a"), proven=1)
+    journal.stream.snapshot(u, u.insert("1", "a"), last_of_table=False)
+    mirror.grow(t.insert("2", "b"), u.insert("5", "e"), proven=2)
+    journal.stream.snapshot(u, u.insert("2", "b"), number=2)
+    whole = mirror.grow(t.insert("3", "c"), proven=3)
+    mirror.grow(t.insert("4", "d"), u.insert("6", "f"), proven=4)
+    for hours in (1, 1.5, 2):
+        assert mirror.tables.as_of(time=at(hours)).keys() == {"public.t"}
+    found = mirror.tables.as_of(time=at(3))
+    assert {name: each.lsn for name, each in found.items()} == {"public.t": whole, "public.u": whole}
+    complete = StateFile(open_store(mirror.target)).load().complete
+    assert complete.lapses == (Lapse(TableName("public", "u"), None, whole),)
+    assert Complete.from_json(orjson.loads(orjson.dumps(complete.to_json()))) == complete
+
+
+def test_a_gap_without_a_batch_after_it(delta, journal) -> None:
+    """An idle database after lost transactions does not move the time over them."""
+    mirror = delta()
+    t = journal.stream.table("t", ID, NOTE)
+    mirror.grow(t.insert("1", "a"), proven=1)
+    journal.stream.transaction(t.insert("2", "lost"), commit_time=BASE + 2 * HOUR)
+    end = journal.stream.transaction(t.insert("3", "lost"), commit_time=BASE + 2 * HOUR)
+    list(journal.stream.slices())
+
+    async def skip() -> None:
+        sink = JournalSink(journal.folder)
+        after = await sink.open(SinkContext("journal", journal.stream.position))
+        await sink.skip(after.lsn, after.at(end))
+        await sink.close()
+
+    asyncio.run(skip())
+    mirror.idle(3)
+    assert mirror.tables.complete_until() == at(1)
+    mirror.grow(t.insert("4", "d"), proven=4)
+    assert mirror.tables.complete_until() == at(1)
+    assert "are lost" in mirror.tables.incomplete["public.t"]
+
+
+def test_a_reader_beside_a_batch(delta, journal, monkeypatch) -> None:
+    """A reader that reads the state before a batch, and the file after it, does not see the time go back."""
+    mirror = delta()
+    t = journal.stream.table("t", ID, NOTE)
+    mirror.grow(t.insert("1", "a"), proven=1)
+    mirror.idle(5)
+    tables = mirror.tables
+    assert tables.complete_until() == at(5)
+    load, turns = StateFile.load, [lambda: mirror.grow(t.insert("2", "b"), proven=6)]
+
+    def loaded(file: StateFile) -> Any:
+        state = load(file)
+        if turns:
+            turns.pop()()
+        return state
+
+    monkeypatch.setattr(StateFile, "load", loaded)
+    assert tables.complete_until() == at(6)

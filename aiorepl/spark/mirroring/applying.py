@@ -261,7 +261,16 @@ class Applying:
         end = state.lsn if within else head.end.place.lsn
         begins = LSN(0) if head.end.start_lsn is None else head.end.start_lsn
         return before.after(
-            head.times, tables, tables - known, aside, self._lacking, journal, begins, state.lsn, end
+            head.times,
+            tables,
+            tables - known,
+            aside,
+            self._lacking,
+            journal,
+            begins,
+            state.lsn,
+            end,
+            head.lsn,
         )
 
     def _in_threads(

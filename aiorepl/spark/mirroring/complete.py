@@ -46,20 +46,49 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
+class Lapse:
+    """A time during which a table lacked rows.
+
+    :param table: the table.
+    :param until: its versions of then are complete until this time; ``None`` if they never are.
+    :param end: the end of the batch that completed the table.
+    """
+
+    table: TableName
+    until: int | None
+    end: LSN
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """The completeness of a mirror's tables at the end of a batch.
 
     :param times: the commit times up to that end.
     :param held: the tables that lack rows.
+    :param lapses: the tables that lacked rows earlier.
     """
 
     times: Times = NO_TIMES
     held: Mapping[TableName, Hold] = field(default_factory=dict)
+    lapses: tuple[Lapse, ...] = ()
 
     def until(self, table: TableName) -> int | None:
         """Return the time until which a table is complete; ``None`` if it is unknown, or the table never was."""
         hold = self.held.get(table)
         return self.times.until if hold is None else hold.until
+
+    def had(self, table: TableName, time: int, at: LSN) -> bool:
+        """Whether the version of a table at ``at``, the end of a batch that is complete until a time, is complete until this time too."""
+        until = self.until(table)
+        return (
+            until is not None
+            and until >= time
+            and all(
+                at >= each.end or (each.until is not None and each.until >= time)
+                for each in self.lapses
+                if each.table == table
+            )
+        )
 
     def by_table(self, tables: Collection[TableName]) -> dict[TableName, int | None]:
         """Return the time until which each table is complete, sorted by table."""
@@ -76,6 +105,7 @@ class Complete:
         begins: LSN,
         start: LSN,
         end: LSN,
+        lsn: LSN,
     ) -> Complete:
         """Return the completeness after a batch.
 
@@ -87,8 +117,10 @@ class Complete:
         :param begins: the LSN at which the mirror began; it does not have earlier snapshots.
         :param start: the LSN up to which the tables had all transactions before the batch.
         :param end: the LSN up to which they have all transactions after it.
+        :param lsn: the batch's end in the commits of its tables.
         """
         held: dict[TableName, Hold] = {}
+        lapses = list(self.lapses)
         gap = next((gap for gap in reversed(journal.gaps) if start < gap.until <= end), None)
         for table in sorted(tables):
             hold = self.held.get(table)
@@ -105,10 +137,13 @@ class Complete:
                 hold = replace(hold, reason="it is set aside")
             elif hold is not None:
                 whole = hold.after is None or journal.is_whole((table.schema, table.name), hold.after, end)
+                if whole and table not in new:
+                    lapses.append(Lapse(table, hold.until, lsn))
                 hold = None if whole else hold
             if hold is not None:
                 held[table] = hold
-        return Complete(self.times if times is None else times.proven(self.times.until), held)
+        times = self.times if times is None else times.proven(self.times.until)
+        return Complete(times, held, tuple(lapses))
 
     def restarted(self, table: TableName, at: LSN) -> Complete:
         """Return the completeness after a restart of a table with an empty target."""
@@ -130,6 +165,7 @@ class Complete:
                 ]
                 for table, hold in self.held.items()
             ],
+            [[each.table.schema, each.table.name, each.until, str(each.end)] for each in self.lapses],
         ]
 
     @classmethod
@@ -138,7 +174,7 @@ class Complete:
 
         :raises Exception: a field is wrong.
         """
-        times, held = found
+        times, held, lapses = found
         return cls(
             Times.from_json(times),
             {
@@ -149,6 +185,10 @@ class Complete:
                 )
                 for schema, name, until, reason, after in held
             },
+            tuple(
+                Lapse(TableName(schema, name), None if until is None else int(until), LSN.parse(end))
+                for schema, name, until, end in lapses
+            ),
         )
 
 

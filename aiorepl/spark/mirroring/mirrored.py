@@ -16,7 +16,7 @@ from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import SavedState, StateFile
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.table_name import TableName
-from aiorepl.transactions.transaction import to_datetime
+from aiorepl.transactions.transaction import from_datetime, to_datetime
 from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.selection import Selection
 
@@ -37,7 +37,8 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class LateTransactions:
-    """Transactions that came with a commit time before ``complete_until``, because the source's clock had gone back.
+    """Transactions that came with a commit time before ``complete_until``, because the source's clock had gone back, or because another
+    server's changes made them.
 
     :param count: their number since the journal began. The lake has them.
     :param since: the earliest commit time of one.
@@ -63,6 +64,16 @@ class MirroredTables:
         self._lake = open_lake(target) if lake is None else lake
         self._file = StateFile(open_store(target))
         self._require()
+
+    def _complete(self) -> tuple[SavedState, Complete]:
+        """Return the state, and until when its tables are complete."""
+        state = self._require()
+        while True:
+            complete, again = self._file.complete(state), self._require()
+            # After a batch, the file is not of the earlier state, whose own times are older than those that the file had.
+            if (again.query, again.lsn) == (state.query, state.lsn):
+                return state, complete
+            state = again
 
     def _require(self) -> SavedState:
         state = self._file.load()
@@ -130,23 +141,23 @@ class MirroredTables:
         :returns: ``None`` if no time is proven yet, or a table was never complete: ``incomplete`` has the reason.
         :raises ConfigurationError: the mirror does not have such a table.
         """
-        state = self._require()
+        state, complete = self._complete()
         by_name = {str(table): table for table in state.known}
         for name in tables:
             if name not in by_name:
                 raise ConfigurationError(f"the mirror has no table {name}, or has no row of it yet")
-        untils = self._file.complete(state).by_table([by_name[name] for name in tables or by_name])
+        untils = complete.by_table([by_name[name] for name in tables or by_name])
         return moment(least(untils.values()))
 
     @property
     def incomplete(self) -> Mapping[str, str]:
         """The tables that lack rows, for which ``complete_until`` stays where it was, with the reasons."""
-        return {str(table): hold.reason for table, hold in self._file.complete(self._require()).held.items()}
+        return {str(table): hold.reason for table, hold in self._complete()[1].held.items()}
 
     @property
     def late_transactions(self) -> LateTransactions | None:
         """The transactions that came with a commit time before ``complete_until``; ``None`` if there were none."""
-        times = self._file.complete(self._require()).times
+        times = self._complete()[1].times
         since = moment(times.late_since)
         return None if since is None else LateTransactions(times.late, since, times.late_lsn)
 
@@ -157,17 +168,18 @@ class MirroredTables:
 
         :param lsn: the last batch up to this LSN, also as text like ``0/171B2A8``; ``None`` for the mirror's own LSN.
         :param time: instead of ``lsn``, an aware time: the first batch whose tables have every transaction with an earlier commit time.
-            They may have later ones too: the batch's end is the ``lsn`` of each version. Tables that were never complete until then
-            are left out.
+            They may have later ones too: the batch's end is the ``lsn`` of each version. Tables that were not complete until then at the end of
+            this batch are left out.
         :raises ConfigurationError: the mirror has not reached ``lsn`` yet, the tables are not complete until ``time``, or both are given.
         """
-        state, complete = self._require(), Complete()
+        state, complete = (
+            self._complete() if lsn is None and time is not None else (self._require(), Complete())
+        )
         if time is not None:
             if lsn is not None or time.tzinfo is None:
                 raise ConfigurationError(
                     "as_of takes an LSN or an aware time, such as datetime(..., tzinfo=UTC)"
                 )
-            complete = self._file.complete(state)
             lsn = self._first_complete(state, complete, time)
         wanted = state.lsn if lsn is None else LSN.parse(lsn) if isinstance(lsn, str) else lsn
         if wanted > state.lsn:
@@ -175,7 +187,7 @@ class MirroredTables:
         found = {}
         for table, each in self._versions(state).items():
             version = next((one for one in each if one.commit.lsn <= wanted), None)
-            behind = time is not None and not _reached(complete.until(table), time)
+            behind = time is not None and not complete.had(table, from_datetime(time), wanted)
             if version is not None and not behind:
                 path = _path(self._target(table)) or str(table)
                 found[str(table)] = TableVersion(path, version.number, wanted)

@@ -292,6 +292,9 @@ class MirrorReader(StreamReader):
         times = chain.state.times
         if times == self._times or start.place != BlockPosition(chain.last_segment_end):
             return
+        if any(gap.until > chain.last_segment_end for gap in chain.completeness.gaps):
+            # Transactions are lost. The next batch holds the tables at their present times.
+            return
         file = StateFile(open_store(self._target))
         state = file.load()
         if state is None or state.complete is None or not state.end == state.planned == start.place:
