@@ -38,7 +38,9 @@ SELECT (CASE WHEN NOT pg_catalog.pg_is_in_recovery()
 _RUNNING: Final = """
 SELECT pg_catalog.now(), pg_catalog.txid_snapshot_xmin(snapshot), pg_catalog.txid_snapshot_xmax(snapshot),
        ARRAY(SELECT backend_xid FROM pg_catalog.pg_stat_activity WHERE backend_xid IS NOT NULL
-             UNION ALL SELECT transaction FROM pg_catalog.pg_prepared_xacts)
+             UNION ALL SELECT transaction FROM pg_catalog.pg_prepared_xacts),
+       EXISTS (SELECT FROM pg_catalog.pg_replication_slots
+                WHERE slot_name OPERATOR(pg_catalog.=) $1::pg_catalog.name AND active)
   FROM pg_catalog.txid_current_snapshot() snapshot
 """
 
@@ -128,14 +130,18 @@ class Heartbeat:
     async def _ended(self) -> int | None:
         """Return the latest time before which every transaction has ended; ``None`` if there is no new one."""
         try:
-            now, xmin, xmax, running = await self._connection.fetchrow(_RUNNING)
+            now, xmin, xmax, running, sends = await self._connection.fetchrow(_RUNNING, self._source.slot)
         except asyncpg.InsufficientPrivilegeError as error:
             _log.warning(
                 "the time until which the journal is complete stays unknown: %s: GRANT SELECT ON pg_catalog.pg_stat_activity, "
-                "pg_catalog.pg_prepared_xacts to the role, and start again",
+                "pg_catalog.pg_prepared_xacts, pg_catalog.pg_replication_slots to the role, and start again",
                 error.args[0],
             )
             self._prove = None
+            return None
+        if not sends and self._source.interface == "walsender":
+            # The stream may come from another server, such as a promoted standby beside its old primary.
+            self._snapshots.forget()
             return None
         own = time.time_ns() // 1000 - EPOCH_MICROSECONDS
         until = self._snapshots.proven(from_datetime(now), xmin, after_all(xmax, running))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from aiorepl import Pipeline
 from aiorepl.journal import JournalReader
 from aiorepl.journal.times import Times
+from aiorepl.source.heartbeat import Heartbeat
 from aiorepl.transactions.transaction import from_datetime, to_datetime
 from tests.waiting import until
 
@@ -267,3 +269,18 @@ async def test_commit_times_of_an_origin(published, tmp_path, slot_name, caplog)
     (warning,) = [each.getMessage() for each in caplog.records if each.name == "aiorepl.journal"]
     assert f"the origin {origin}" in warning
     assert "clock" not in warning
+
+
+async def test_a_server_that_does_not_send_the_stream(published):
+    """Heartbeats on it prove nothing: an old primary may still run beside the new one, and its LSNs and transactions are not those of the stream."""
+    await published.create_slot()
+    proven: list[tuple[int, int]] = []
+    heartbeat = Heartbeat(
+        published.source(heartbeat_interval=0.05), lambda lsn, time: proven.append((lsn, time))
+    )
+    running = asyncio.create_task(heartbeat.run())
+    await until(lambda: heartbeat.statistics.sent, lambda sent: sent >= 5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert heartbeat.statistics.failed == 0
+    assert proven == []
