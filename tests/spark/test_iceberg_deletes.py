@@ -319,6 +319,17 @@ def test_files_that_upkeep_deletes(tmp_path) -> None:
     assert rows(target) == EXPECTED
 
 
+def test_upkeep_after_another_program(tmp_path) -> None:
+    """The snapshot of another program has no batch, and neither has that of the upkeep after it."""
+    target = marked(tmp_path, upkeep=Upkeep(optimize_every=1, vacuum_every=0))
+    expected = rows(target)
+    table = target._open()
+    table.append(table.scan().to_arrow().slice(0, 0))
+    target.maintain()
+    assert not entries(target, ManifestContent.DELETES)
+    assert rows(target) == expected
+
+
 def test_upkeep_beside_another_program(tmp_path, monkeypatch) -> None:
     """If another program commits first, upkeep changes nothing, and a batch is refused; both succeed later."""
     target = marked(tmp_path, upkeep=Upkeep(optimize_every=1, vacuum_every=0))

@@ -110,7 +110,7 @@ def require_finished(table: IcebergTable) -> None:
 def rolled_back(table: IcebergTable) -> bool:
     """Whether the table was rolled back to a snapshot before its last batch."""
     last = next(
-        (each for each in reversed(table.metadata.snapshots) if commit_of(_summary(each)) is not None), None
+        (each for each in reversed(table.metadata.snapshots) if commit_of(summary_of(each)) is not None), None
     )
     if last is None:
         return False
@@ -128,7 +128,7 @@ def versions(table: IcebergTable) -> Iterator[TargetVersion]:
     """Yield the snapshots at the ends of batches, newest first."""
     seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
-        commit = commit_of(_summary(snapshot))
+        commit = commit_of(summary_of(snapshot))
         # An earlier release made several snapshots in one commit; the last one has all rows.
         if commit is not None and commit not in seen:
             seen.add(commit)
@@ -136,7 +136,8 @@ def versions(table: IcebergTable) -> Iterator[TargetVersion]:
             yield TargetVersion(snapshot.snapshot_id, commit, time)
 
 
-def _summary(snapshot: Snapshot) -> Mapping[str, Any]:
+def summary_of(snapshot: Snapshot) -> Mapping[str, Any]:
+    """Return the properties of a snapshot's summary. pyiceberg's ``Summary`` itself says of every key that it has it."""
     return {} if snapshot.summary is None else snapshot.summary.additional_properties
 
 

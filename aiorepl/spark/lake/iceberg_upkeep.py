@@ -17,6 +17,7 @@ from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
 from aiorepl.spark.lake.iceberg_files import IcebergFile
+from aiorepl.spark.lake.iceberg_metadata import summary_of
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.lake.table import commit_of, metadata_of
 from aiorepl.spark.lake.transaction import worn
@@ -35,7 +36,7 @@ def compact(batch: IcebergTransaction) -> None:
     if removed or any(entry.gone for entry in batch.entries):
         # The new snapshot has the rows of the present one, so it is the end of the same batch.
         present = batch.metadata.current_snapshot()
-        commit = None if present is None or present.summary is None else commit_of(present.summary)
+        commit = None if present is None else commit_of(summary_of(present))
         summary = {} if commit is None else metadata_of(commit)
         batch.commit(summary, operation=Operation.REPLACE, deletes=added, removed=removed)
 
