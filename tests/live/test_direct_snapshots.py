@@ -99,8 +99,8 @@ async def test_one_check_of_the_locks_for_many_chunks(filled, options, monkeypat
     all_read = asyncio.Event()
     plan, end, verify = InitialSnapshot.plan, ChunkOrder.end, ExportedSnapshot.verify
 
-    async def planned(snapshot, *arguments):
-        made = await plan(snapshot, *arguments)
+    async def planned(snapshot, *arguments, **options):
+        made = await plan(snapshot, *arguments, **options)
         left.update(range(len(made)))
         return made
 
