@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.storage.checked_json import integer, lsn
+from aiorepl.transactions.transaction import with_epoch
 
 _KEPT: Final = 1024
 
@@ -129,7 +130,7 @@ def after_all(xmax: int, running: Sequence[int]) -> int:
     :param xmax: the xid after the last one that had ended in the snapshot, of 64 bits.
     :param running: the running xids, of 32 bits.
     """
-    return max([xmax, *(xmax + (xid - xmax + 2**31) % 2**32 - 2**31 + 1 for xid in running)])
+    return max([xmax, *(with_epoch(xid, xmax) + 1 for xid in running)])
 
 
 def _time(found: Any) -> int | None:

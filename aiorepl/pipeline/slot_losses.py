@@ -16,11 +16,12 @@ from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import SlotLost
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.snapshot.chunks import SnapshotPlan
-from aiorepl.snapshot.gap import Gap, with_epoch
+from aiorepl.snapshot.gap import Gap
 from aiorepl.storage.checked_json import boolean, integer, lsn, seal, unseal
 from aiorepl.storage.document import Document, replace_for_slot
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store
+from aiorepl.transactions.transaction import with_epoch
 from aiorepl.transforms.selection import Selection
 
 OnSlotLost = Literal["stop", "resnapshot"]

@@ -58,11 +58,13 @@ class _Wanted:
 
     :param columns: the columns to read, by number.
     :param keys: the key of each change's row, by the index of the change.
+    :param lacking: the columns that each change lacks: their numbers by name, by the index of the change.
     """
 
     table: PublishedTable
     columns: dict[int, PublishedColumn] = field(default_factory=dict)
     keys: dict[int, Key] = field(default_factory=dict)
+    lacking: dict[int, dict[str, int]] = field(default_factory=dict)
 
 
 class PresentRows:
@@ -135,7 +137,7 @@ class PresentRows:
             left -= sum(len(value or b"") for row in rows.values() for value in row.values())
             for index, key in wanted.keys.items():
                 if (row := rows.get(key)) is not None:
-                    found[index] = _lacking(changes[index], wanted.table, row)
+                    found[index] = {name: row[number] for name, number in wanted.lacking[index].items()}
         await connection.execute("ROLLBACK")
         return found
 
@@ -173,8 +175,9 @@ class PresentRows:
             if key is not None:
                 each = wanted.setdefault(table.oid, _Wanted(table))
                 each.keys[index] = key
-                lacking = (columns[name] for name in _names(change) if name in columns)
-                each.columns.update((column.number or 0, column) for column in lacking)
+                lacking = {name: columns[name] for name in _names(change) if name in columns}
+                each.lacking[index] = {name: column.number or 0 for name, column in lacking.items()}
+                each.columns.update((column.number or 0, column) for column in lacking.values())
         return [each for each in wanted.values() if each.columns]
 
     def _has_key(self, table: PublishedTable) -> bool:
@@ -244,15 +247,6 @@ def _names(change: RowChange) -> list[str]:
     """Return the names of the new row's columns whose values were not sent."""
     pairs = zip(change.layout.relation.names, change.raw_new or (), strict=True)
     return [name for name, raw in pairs if raw is UNCHANGED]
-
-
-def _lacking(change: RowChange, table: PublishedTable, row: Mapping[int, bytes | None]) -> Values:
-    columns = same_columns(change.layout.relation, table)
-    return {
-        name: row[number]
-        for name in _names(change)
-        if name in columns and (number := columns[name].number or 0) in row
-    }
 
 
 def _fields(data: bytes, count: int) -> list[list[bytes | None]]:

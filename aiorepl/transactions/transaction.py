@@ -25,6 +25,15 @@ def from_datetime(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
+def with_epoch(xid: int, near: int) -> int:
+    """Return an xid with its epoch. If ``xid`` is 2^31 or more transactions after ``near``, the result is too low, never too high.
+
+    :param xid: an xid of 32 bits, less than 2^31 transactions before ``near``, or after it.
+    :param near: another xid, with its epoch.
+    """
+    return near + (xid - near + 2**31) % 2**32 - 2**31
+
+
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
     """A part of a snapshot: some rows of one table.

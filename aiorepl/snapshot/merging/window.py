@@ -31,15 +31,13 @@ from aiorepl.snapshot.merging.row_keys import RowKeys
 from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.slices import Slice
-from aiorepl.transactions.transaction import Transaction
+from aiorepl.transactions.transaction import Transaction, with_epoch
 
 ColumnLayout = tuple[tuple[str, int, int], ...]
 """Name, type oid and type modifier of each column."""
 
 # Memory for a key beside its bytes: the tuple, its columns, and the places in sets.
 _KEY_BYTES: Final = 200
-_HALF: Final = 1 << 31
-_XIDS: Final = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ class Visibility:
 
         :param xid: without its epoch, as in the stream; at most two billion transactions away.
         """
-        full = self.xmax + (xid - self.xmax + _HALF) % _XIDS - _HALF
+        full = with_epoch(xid, self.xmax)
         return full < self.xmin or (full < self.xmax and full not in self.in_progress)
 
 

@@ -10,8 +10,9 @@ import pytest
 from aiorepl import LSN
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan, block_ranges
-from aiorepl.snapshot.gap import Gap, with_epoch
+from aiorepl.snapshot.gap import Gap
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, dump, initial_ledger, load
+from aiorepl.transactions.transaction import with_epoch
 
 TURN = 2**32
 SOURCE = Position("7", 1, "s", LSN(1_000))
