@@ -13,7 +13,7 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
@@ -371,16 +371,6 @@ def test_another_program_writes_meanwhile(target, monkeypatch, new) -> None:
     assert [(row["id"], row["note"]) for row in rows(target)] == [(1, "uno"), (7, "planted")]
     assert len(versions) == 2
     assert DeltaTable(target.target).transaction_version("query") == 2
-
-
-def test_a_batch_of_an_earlier_release(target) -> None:
-    """A table in which an earlier release has left a batch of several commits unfinished is refused."""
-    apply(target, FIRST, 1, {"id": 1, "note": "one"})
-    mark = CommitProperties(app_transactions=[Transaction("query/before", 0)])
-    planted = pa.table({"id": pa.array([7], pa.int32())})
-    write_deltalake(target.target, planted, mode="append", schema_mode="merge", commit_properties=mark)
-    with pytest.raises(ConfigurationError, match="unfinished batch of an earlier release"):
-        apply(target, FIRST, 2, {"id": 2, "note": "two"})
 
 
 def test_a_table_that_was_put_back(target, tmp_path) -> None:

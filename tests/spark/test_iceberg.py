@@ -513,16 +513,6 @@ def test_a_batch_creates_the_table(lake, monkeypatch) -> None:
     assert len(target._open().metadata.metadata_log) == commits + 1
 
 
-def test_a_batch_of_an_earlier_release(lake) -> None:
-    """A table in which an earlier release has left a batch of several commits unfinished is refused."""
-    target = lake.table(("public", "t"), ("id",))
-    apply(target, 1, ("insert", [], {"id": 1}), schema=NARROW)
-    with target._open().transaction() as transaction:
-        transaction.set_properties({"aiorepl.unfinished.query": "[-1, [], 0]"})
-    with pytest.raises(ConfigurationError, match="unfinished batch of an earlier release"):
-        apply(target, 2, ("insert", [], {"id": 2}), schema=NARROW)
-
-
 def test_a_table_that_was_rolled_back(lake) -> None:
     """A table that was rolled back is refused, because it lacks batches. Expired snapshots do not hide a rollback, and are none."""
     target = lake.table(("public", "t"), ("id",))

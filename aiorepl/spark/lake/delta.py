@@ -8,16 +8,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
 import pyarrow as pa
 
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta_folder import DeltaFolder
-from aiorepl.spark.lake.delta_history import another_mirror, require_finished, restored, versions
-from aiorepl.spark.lake.delta_log import Snapshot
+from aiorepl.spark.lake.delta_log import Snapshot, commit_info, commits
 from aiorepl.spark.lake.delta_scan import DeltaRows
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.delta_upkeep import maintain
@@ -33,6 +34,8 @@ from aiorepl.spark.lake.table import (
     TableUnavailable,
     TargetVersion,
     Upkeep,
+    application_of,
+    commit_of,
     metadata_of,
 )
 
@@ -212,8 +215,6 @@ class DeltaTarget:
         defaults: Mapping[str, pa.Scalar] | None,
     ) -> Snapshot | None:
         """Commit changes after a version; ``None`` if another commit came first."""
-        if snapshot is not None:
-            require_finished(snapshot)
         batch = DeltaTransaction(self._folder, snapshot, self.mode, self._layout, self._vectors)
         try:
             if schema is not None:
@@ -240,3 +241,39 @@ def folder_name(name: str) -> str:
     return re.sub(
         r"[^\w $.-]|^[._]", lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name
     )
+
+
+def versions(folder: DeltaFolder) -> Iterator[TargetVersion]:
+    """Yield the versions at the ends of batches, newest first."""
+    for version, info in commits(folder):
+        commit = commit_of(_metadata(info))
+        if commit is not None:
+            yield TargetVersion(
+                version, commit, datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC)
+            )
+
+
+def restored(folder: DeltaFolder) -> bool:
+    """Whether the table was restored to a version before its last batch."""
+    target: int | None = None
+    for version, info in commits(folder):
+        if commit_of(_metadata(info)) is not None:
+            return target is not None and target < version
+        if target is None and info.get("operation") == "RESTORE":
+            target = int(info.get("operationParameters", {}).get("version") or 0)
+    return False
+
+
+def another_mirror(folder: DeltaFolder, first: int, last: int) -> bool:
+    """Whether some mirror made a version from ``first`` to ``last``."""
+    found = (commit_info(folder, version) for version in range(first, last + 1))
+    return any(application_of(_metadata(info)) is not None for info in found)
+
+
+def _metadata(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a writer's metadata from ``commitInfo``. Spark stores metadata as one text."""
+    text = str(info.get("userMetadata", ""))
+    if not text.startswith("{"):
+        return info
+    found: Mapping[str, Any] = orjson.loads(text)
+    return found

@@ -36,7 +36,6 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.iceberg_metadata import (
     columns_of,
-    require_finished,
     rolled_back,
     set_numbers,
     versions,
@@ -249,8 +248,6 @@ class IcebergTarget:
     def _attempt(self) -> Iterator[IcebergTransaction]:
         """Return the transaction that changes the table, or creates it."""
         table = self._open()
-        if table is not None:
-            require_finished(table)
         with self._translated(), reading(self._name, "" if table is None else table.location()):
             batch = IcebergTransaction(self._name, table, self._created, self.mode)
             try:

@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import Evolution, number_of
-from aiorepl.spark.lake.table import NUMBER, Commit, TargetVersion, commit_of
+from aiorepl.spark.lake.table import NUMBER, TargetVersion, commit_of
 
 _NUMBERS: Final = "aiorepl.numbers"
 
@@ -92,21 +92,6 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind == pa.int16() else kind
 
 
-_UNFINISHED: Final = "aiorepl.unfinished."
-
-
-def require_finished(table: IcebergTable) -> None:
-    """Check that no unfinished batch is left by an earlier release, whose batches took several commits.
-
-    :raises ConfigurationError: there is such a batch.
-    """
-    if any(name.startswith(_UNFINISHED) for name in table.properties):
-        raise ConfigurationError(
-            f"the Iceberg table {'.'.join(table.name())} has an unfinished batch of an earlier release: start the mirror once with that "
-            "release, so that it finishes the batch"
-        )
-
-
 def rolled_back(table: IcebergTable) -> bool:
     """Whether the table was rolled back to a snapshot before its last batch."""
     last = next(
@@ -126,12 +111,9 @@ def rolled_back(table: IcebergTable) -> bool:
 
 def versions(table: IcebergTable) -> Iterator[TargetVersion]:
     """Yield the snapshots at the ends of batches, newest first."""
-    seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
         commit = commit_of(summary_of(snapshot))
-        # An earlier release made several snapshots in one commit; the last one has all rows.
-        if commit is not None and commit not in seen:
-            seen.add(commit)
+        if commit is not None:
             time = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
             yield TargetVersion(snapshot.snapshot_id, commit, time)
 

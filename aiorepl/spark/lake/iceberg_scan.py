@@ -22,9 +22,8 @@ from pyiceberg.types import NestedField
 from pyroaring import BitMap64
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles
+from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles, bounds
 from aiorepl.spark.lake.iceberg_metadata import columns_of
-from aiorepl.spark.lake.iceberg_statistics import bounds
 from aiorepl.spark.lake.scan import FileScan, batches
 from aiorepl.spark.lake.statistics import Bounds
 from aiorepl.spark.lake.table import ColumnRange

@@ -21,9 +21,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 from pyroaring import BitMap64
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.lake.iceberg_files import PATH, POSITION, IcebergFile
+from aiorepl.spark.lake.iceberg_files import PATH, POSITION, IcebergFile, has_bounds, statistics_of
 from aiorepl.spark.lake.iceberg_metadata import columns_of
-from aiorepl.spark.lake.iceberg_statistics import has_bounds, statistics_of
 from aiorepl.spark.lake.statistics import Collector
 from aiorepl.spark.lake.writer import FileWriter, OpenFile
 
