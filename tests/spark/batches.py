@@ -15,12 +15,12 @@ from aiorepl.journal.segments import BlockPosition
 from aiorepl.lsn import LSN
 from aiorepl.position import Position
 from aiorepl.spark.mirroring.applying import Applying
-from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.executors import unpickled
 from aiorepl.spark.mirroring.mirror import open_lake, tables_of
 from aiorepl.spark.mirroring.reducing import ReduceLarge
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.source import Catching, MirrorPlanner, Staging
+from aiorepl.spark.mirroring.staging import Head, StagedBatch
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset

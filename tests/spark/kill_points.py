@@ -29,8 +29,8 @@ from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.mirroring.applying import Applying
-from aiorepl.spark.mirroring.batch import StagedBatch
 from aiorepl.spark.mirroring.mirror import Batches
+from aiorepl.spark.mirroring.staging import StagedBatch
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.testing.messages import column
 from tests.growing_journal import GrowingJournal

@@ -24,11 +24,10 @@ from aiorepl.lsn import LSN
 from aiorepl.sink import SinkContext
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergLake, IcebergTarget
-from aiorepl.spark.mirroring.complete import Complete, Hold, Lapse
+from aiorepl.spark.mirroring.complete import BatchRange, Complete, Hold, Lapse
 from aiorepl.spark.mirroring.mirrored import LateTransactions, MirroredTables
 from aiorepl.spark.mirroring.source import MirrorReader
 from aiorepl.spark.mirroring.state import StateFile
-from aiorepl.storage.checked_json import seal
 from aiorepl.storage.opening import open_store
 from aiorepl.table_name import TableName
 from aiorepl.testing.messages import column
@@ -360,25 +359,6 @@ def test_late_transactions(lake, journal) -> None:
     assert (tables.complete_until(), tables.late_transactions) == (at(6), found)
 
 
-def test_a_state_of_an_earlier_version(delta, journal) -> None:
-    """It does not say which snapshots are complete, so nothing is claimed before the next batch has looked."""
-    mirror = delta()
-    u = journal.stream.table("u", ID, NOTE)
-    journal.stream.snapshot(u, u.insert("1", "a"), last_of_table=False)
-    mirror.grow(u.insert("2", "b"), proven=1)
-    path = Path(mirror.target) / "_aiorepl" / "mirror.json"
-    fields = orjson.loads(path.read_bytes().splitlines()[0])
-    del fields["complete"], fields["format"]
-    path.write_bytes(seal(fields))
-    (path.parent / "complete.json").unlink()
-    mirror.restart()
-    mirror.idle(2)
-    assert mirror.tables.complete_until() is None
-    assert not (path.parent / "complete.json").exists()
-    mirror.grow(u.insert("3", "c"), proven=3)
-    assert mirror.tables.incomplete == {"public.u": "it lacks a complete snapshot"}
-
-
 def test_lost_transactions() -> None:
     """An accepted gap holds every table at its time before, until a snapshot from after the gap is complete."""
     a, b = TableName("public", "a"), TableName("public", "b")
@@ -388,11 +368,9 @@ def test_lost_transactions() -> None:
     def after(
         state: Complete, time: int, start: int, end: int, journal: Completeness, **sets: Any
     ) -> Complete:
-        begins = sets.pop("begins", LSN(0))
-        given = {"new": (), "aside": (), "lacking": ()} | sets
-        return state.after(
-            Times(time), {a, b}, *given.values(), journal, begins, LSN(start), LSN(end), LSN(end)
-        )
+        begins, new = sets.pop("begins", LSN(0)), sets.pop("new", ())
+        batch = BatchRange(begins, LSN(start), LSN(end), LSN(end), Times(time))
+        return state.after(batch, journal, {a, b}, new, **sets)
 
     assert after(before, 11, 50, 100, Completeness((gap,))).until(a) == 11
     crossed = after(before, 20, 100, 300, Completeness((gap,)))

@@ -22,7 +22,7 @@ from aiorepl.source.source import Source
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Part
 from aiorepl.spark.mirroring import planning
-from aiorepl.spark.mirroring.applying import TableFailed
+from aiorepl.spark.mirroring.applying import Applying, TableFailed
 from aiorepl.spark.mirroring.mirror import Mirror
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -291,11 +291,14 @@ def test_a_masked_key_of_a_table_that_the_state_does_not_know(lake, journal, mon
     journal.write()
     mirror.stage()
 
+    written = Applying._in_threads
+
     def killed(*given: Any) -> None:
+        written(*given)
         raise Killed
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("aiorepl.spark.mirroring.state.SavedState.after", killed)
+        patch.setattr(Applying, "_in_threads", killed)
         mirror.again()
     mirror.restart()
     mirror.stage_again()

@@ -28,9 +28,9 @@ from aiorepl.spark.lake.iceberg import IcebergLake
 from aiorepl.spark.lake.table import Layout, TableUnavailable
 from aiorepl.spark.mirroring import reducing, staged_store
 from aiorepl.spark.mirroring.applying import TableFailed
-from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.mirrored import MirroredTables
-from aiorepl.spark.mirroring.source import MirrorPlanner
+from aiorepl.spark.mirroring.source import MirrorPlanner, MirrorReader
+from aiorepl.spark.mirroring.staging import Head, StagedBatch
 from aiorepl.spark.mirroring.state import SavedState, StateFile
 from aiorepl.spark.reading.offsets import Offset
 from aiorepl.storage.local import LocalStore
@@ -484,6 +484,7 @@ def test_from_history(lake, journal) -> None:
         # One byte: the end of each transaction that ends a file.
         end = planner.latest(mirror.reader, chain, place, 1, chain.last_segment_end)
         head = Head(first.at(chain.end.at(place.lsn), None), first.at(chain.end.at(end.lsn), None), end.lsn)
+        assert MirrorReader(mirror.staging).partitions(head.start.to_json(), head.end.to_json())
         batch = mirror._staged(planner, place, end, head)
         compacted |= {file.compacted for file in batch.files}
         mirror.applying.apply(batch, number)

@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from aiorepl.spark.mirroring.ranges import Ranges, sample
+from aiorepl.spark.mirroring.shuffle import Ranges, sample
 
 COUNT, ROWS = 8, 20_000
 

@@ -13,9 +13,9 @@ from pyspark import SparkContext
 from aiorepl.errors import ConfigurationError, JournalError, SinkError
 from aiorepl.retry import RetryPolicy
 from aiorepl.spark.mirroring.applying import TableFailed
-from aiorepl.spark.mirroring.batch import StagedBatch
 from aiorepl.spark.mirroring.mirror import Batches, Stopped
 from aiorepl.spark.mirroring.running import MirrorRunner
+from aiorepl.spark.mirroring.staging import StagedBatch
 
 NO_WAIT = RetryPolicy(wait_initial=0, wait_max=0, attempts=3)
 WORKER = "Job aborted due to stage failure: Python worker failed to connect back.\nat org.apache.spark"

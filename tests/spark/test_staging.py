@@ -17,7 +17,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.executors import pickled, unpickled
 from aiorepl.spark.mirroring.mirror import Mirror
-from aiorepl.spark.mirroring.routes import Routes
+from aiorepl.spark.mirroring.shuffle import Routes
 from aiorepl.spark.mirroring.source import url_of
 from aiorepl.spark.mirroring.staging import StagedFile, changes, stage
 from aiorepl.spark.mirroring.versions import Common

@@ -37,7 +37,7 @@ from aiorepl.spark.lake.table import (
     reached,
 )
 from aiorepl.spark.mirroring import staged_store
-from aiorepl.spark.mirroring.defaults import default
+from aiorepl.spark.mirroring.column_types import default
 from aiorepl.spark.mirroring.selected import require_text
 from aiorepl.spark.mirroring.staged_rows import reduce_batch
 from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, MASKED, META, MISSING, OP, ORDINAL, UNCHANGED

@@ -10,7 +10,7 @@ mirror tries again from that position.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -34,10 +34,9 @@ from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.table import Commit, TableUnavailable
 from aiorepl.spark.mirroring import staged_store
-from aiorepl.spark.mirroring.batch import Head, StagedBatch
 from aiorepl.spark.mirroring.causes import cause_text, known_cause
-from aiorepl.spark.mirroring.complete import Complete, moment
-from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.mirroring.complete import BatchRange, moment
+from aiorepl.spark.mirroring.staging import Head, StagedBatch, StagedFile
 from aiorepl.spark.mirroring.state import SavedState, SetAside, StateFile, Written
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.reading.offsets import Offset
@@ -182,96 +181,70 @@ class Applying:
 
     def _write(self, batch: StagedBatch, number: int, state: SavedState, *, first: bool) -> SavedState:
         head, files, settings = batch.head, batch.by_table(), self._writer.settings
-        aside, dropped, added = dict(state.aside), list[TableName](), set[TableName]()
-        if first:
-            dropped = [table for table in aside if not settings.wanted(table)]
-            for table in dropped:
-                del aside[table]
-            added = self._added(state)
-        due = set(aside) | added if first else added
-        commit = Commit(_application(state), number, head.lsn)
+        aside = {table: each for table, each in state.aside.items() if not first or settings.wanted(table)}
+        due = {*aside, *self._added(state)} if first else set[TableName]()
+        within = head.end.part or head.end.block
+        end = state.lsn if within else head.end.place.lsn
+        whole = BatchRange(head.end.start_lsn or LSN(0), state.lsn, end, head.lsn, head.times)
         self._lacking.clear()
-        complete = partial(self._complete, self._file.complete(state), state, head, self._completeness())
+        complete = partial(self._file.complete(state).after, whole, self._completeness())
+        commit = Commit(_application(state), number, head.lsn)
 
         def write(table: TableName) -> Written | None:
             found = files.get(table, [])
-            behind = table in due
-            if behind:
+            if table in due:
                 found = [*self._earlier(table, aside.get(table), head), *found]
             if not found:
                 return None
-            former = next(
-                (name for name, of in state.tables.items() if of.oid == found[-1].version.oid), table
-            )
-            if former != table and table not in state.tables:
-                self._lacking.add(table)
-                _log.warning(
-                    "%s was mirrored as %s before it was renamed: request a snapshot of it for its older rows",
-                    table,
-                    former,
-                )
-            until = moment(complete({table}).until(table))
-            own = replace(commit, complete_until=until)
-            return self._writer.write(table, found, own, state.tables.get(table), behind=behind)
+            self._warn_of_rename(table, found[-1].version.oid, state)
+            until = complete({table}, {table} - state.known, lacking=self._lacking).until(table)
+            own = replace(commit, complete_until=moment(until))
+            return self._writer.write(table, found, own, state.tables.get(table), behind=table in due)
 
         written, failed = self._in_threads(write, sorted((files.keys() - aside.keys()) | due), number)
         if failed and settings.on_error == "halt":
             raise self._failure(failed) from next(iter(failed.values()))
-        for table in due - failed.keys():
-            if aside.pop(table, None) is not None:
-                _log.info("%s is mirrored again", table)
+        left = state.aside.keys() - aside.keys() | due - failed.keys()
+        for table in left & aside.keys():
+            del aside[table]
+            _log.info("%s is mirrored again", table)
         for table, error in failed.items():
             problem = error_text(error)
             _log.error("%s is set aside: %s", table, problem)
-            aside[table] = self._set_aside(
-                aside.get(table), _beginning(head) if table in added else head.start, problem
-            )
+            at = _beginning(head) if table in due else head.start
+            since = aside.get(table) or SetAside(at.position, at.part, at.block, problem)
+            aside[table] = replace(since, problem=problem)
             # Move the cursor before the state is saved, so that no segment that the table needs is pruned.
-            self._cursors.advance(_cursor(state, table), aside[table].position, query=state.query)
+            self._cursors.advance(_cursor(state, table), since.position, query=state.query)
         # Forget tables that no pattern matches any longer, because they miss changes. A later match adds them anew.
-        kept = (
-            {table: found for table, found in state.tables.items() if settings.wanted(table)}
-            if first
-            else state.tables
+        kept = {table: each for table, each in state.tables.items() if not first or settings.wanted(table)}
+        known = {*kept, *written, *aside}
+        after = replace(
+            state,
+            batch=number,
+            lsn=end,
+            end=head.end.place,
+            planned=max(state.planned, head.end.place),
+            patterns=settings.patterns,
+            tables={**kept, **written},
+            aside=aside,
+            selection=state.selection if head.remembered is None else head.remembered,
+            complete=complete(known, known - state.known, aside.keys(), self._lacking),
         )
-        after = state.after(
-            number, head.end.place, settings.patterns, {**kept, **written}, aside, head.remembered
-        )
-        saved = self._file.save(replace(after, complete=complete(after.known, after.aside.keys())))
-        for table in (due - failed.keys()).union(dropped):
+        saved = self._file.save(after)
+        for table in left:
             self._cursors.remove(_cursor(state, table))
         return saved
 
-    def _complete(
-        self,
-        before: Complete,
-        state: SavedState,
-        head: Head,
-        journal: Completeness,
-        tables: set[TableName],
-        aside: Collection[TableName] = (),
-    ) -> Complete:
-        """Return until when tables are complete after a batch.
-
-        :param state: with ``before``, the state before the batch.
-        :param aside: the tables that are set aside after it.
-        """
-        known = set[TableName]() if state.complete is None else state.known
-        within = head.end.part or head.end.block
-        end = state.lsn if within else head.end.place.lsn
-        begins = LSN(0) if head.end.start_lsn is None else head.end.start_lsn
-        return before.after(
-            head.times,
-            tables,
-            tables - known,
-            aside,
-            self._lacking,
-            journal,
-            begins,
-            state.lsn,
-            end,
-            head.lsn,
-        )
+    def _warn_of_rename(self, table: TableName, oid: int, state: SavedState) -> None:
+        former = next((name for name, of in state.tables.items() if of.oid == oid), table)
+        if former != table and table not in state.tables:
+            self._lacking.add(table)
+            _log.warning(
+                "%s was mirrored as %s before it was renamed: request a snapshot of it for its older rows",
+                table,
+                former,
+            )
 
     def _in_threads(
         self, write: Callable[[TableName], Written | None], tables: Sequence[TableName], number: int
@@ -328,11 +301,6 @@ class Applying:
                 error,
             )
             return ()
-
-    def _set_aside(self, behind: SetAside | None, offset: Offset, problem: str) -> SetAside:
-        if behind is None:
-            return SetAside(offset.position, offset.part, offset.block, problem)
-        return replace(behind, problem=problem)
 
     def _failure(self, failed: dict[TableName, Exception]) -> TableFailed:
         named = "; ".join(f"{table}: {error_text(error)}" for table, error in failed.items())

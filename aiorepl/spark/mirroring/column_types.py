@@ -6,14 +6,14 @@ Values are converted exactly; only ``double`` is the nearest number. A value tha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiorepl.errors import ConfigurationError
+from aiorepl.errors import ConfigurationError, DataError
 from aiorepl.formats.arrow.columns import Unrepresentable, converter
 from aiorepl.formats.arrow.hidden import printable, printed
 from aiorepl.spark.lake.columns import MODE_COLUMNS, number_of
@@ -171,3 +171,39 @@ def _kind(text: str) -> pa.DataType | None:
             pa.decimal128(precision, scale) if scale <= precision and 0 < precision <= _MOST_DIGITS else None
         )
     return {"string": pa.string(), "double": pa.float64()}.get(text)
+
+
+_OIDS: Final[tuple[tuple[Callable[[Any], bool], tuple[int, int]], ...]] = (
+    (pa.types.is_boolean, (16, 1000)),
+    (pa.types.is_int16, (21, 1005)),
+    (pa.types.is_int32, (23, 1007)),
+    (pa.types.is_int64, (20, 1016)),
+    (pa.types.is_float32, (700, 1021)),
+    (pa.types.is_float64, (701, 1022)),
+    (pa.types.is_decimal, (1700, 1231)),
+    (pa.types.is_date32, (1082, 1182)),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is None, (1114, 1115)),
+    (pa.types.is_timestamp, (1184, 1185)),
+    (pa.types.is_binary, (17, 1001)),
+    (pa.types.is_string, (25, 1009)),
+)
+"""By Arrow type: the oids of the built-in type and of its array type, whose input the text is. The column may be a domain."""
+
+
+def default(name: str, text: str, kind: pa.DataType) -> pa.Scalar:
+    """Return the value of a column in rows from before it was added.
+
+    :param name: the column, for errors.
+    :raises DataError: the text cannot be read as the column's type, or the value does not fit into the type.
+    """
+    is_list = pa.types.is_list(kind)
+    base = kind.value_type if is_list else kind
+    oid = next((oids[is_list] for known, oids in _OIDS if known(base)), None)
+    try:
+        if oid is None:
+            raise Unrepresentable
+        return converter(oid, Types(), kind, null=False)([text.encode()])[0]
+    except (Unrepresentable, ValueError):
+        raise DataError(
+            f"{name}: its value in rows from before it was added cannot be read as {kind}: add the column to the target"
+        ) from None

@@ -60,6 +60,24 @@ class Lapse:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchRange:
+    """The range of a batch.
+
+    :param begins: the LSN at which the mirror began; it does not have earlier snapshots.
+    :param start: the LSN up to which the tables had all transactions before the batch.
+    :param end: the LSN up to which they have all transactions after it.
+    :param lsn: the batch's end in the commits of its tables.
+    :param times: the commit times at the batch's end; ``None`` if they are not known.
+    """
+
+    begins: LSN
+    start: LSN
+    end: LSN
+    lsn: LSN
+    times: Times | None
+
+
+@dataclass(frozen=True, slots=True)
 class Complete:
     """The completeness of a mirror's tables at the end of a batch.
 
@@ -96,39 +114,30 @@ class Complete:
 
     def after(
         self,
-        times: Times | None,
+        batch: BatchRange,
+        journal: Completeness,
         tables: Collection[TableName],
         new: Collection[TableName],
-        aside: Collection[TableName],
-        lacking: Collection[TableName],
-        journal: Completeness,
-        begins: LSN,
-        start: LSN,
-        end: LSN,
-        lsn: LSN,
+        aside: Collection[TableName] = (),
+        lacking: Collection[TableName] = (),
     ) -> Complete:
         """Return the completeness after a batch.
 
-        :param times: the commit times at the batch's end; ``None`` if they are not known.
         :param tables: all tables of the mirror, including those that are set aside.
         :param new: the tables that earlier batches did not have.
         :param aside: the tables that are set aside.
         :param lacking: the new tables whose earlier rows are not in the journal.
-        :param begins: the LSN at which the mirror began; it does not have earlier snapshots.
-        :param start: the LSN up to which the tables had all transactions before the batch.
-        :param end: the LSN up to which they have all transactions after it.
-        :param lsn: the batch's end in the commits of its tables.
         """
         held: dict[TableName, Hold] = {}
         lapses = list(self.lapses)
-        gap = next((gap for gap in reversed(journal.gaps) if start < gap.until <= end), None)
+        gap = next((gap for gap in reversed(journal.gaps) if batch.start < gap.until <= batch.end), None)
         for table in sorted(tables):
             hold = self.held.get(table)
             if table in new:
                 came = any((each.schema, each.table) == (table.schema, table.name) for each in journal.tables)
-                hold = Hold(None, "it lacks a complete snapshot", begins if came else ZERO)
+                hold = Hold(None, "it lacks a complete snapshot", batch.begins if came else ZERO)
             if table in lacking:
-                hold = Hold(None, "its earlier rows are missing: request a snapshot", start)
+                hold = Hold(None, "its earlier rows are missing: request a snapshot", batch.start)
             if gap is not None and (table not in new or hold is None):
                 reason = f"transactions from {gap.after} to {gap.until} are lost: request a snapshot"
                 hold = Hold(self.until(table), reason, gap.until)
@@ -136,12 +145,14 @@ class Complete:
                 hold = Hold(self.times.until) if hold is None else hold
                 hold = replace(hold, reason="it is set aside")
             elif hold is not None:
-                whole = hold.after is None or journal.is_whole((table.schema, table.name), hold.after, end)
+                key = table.schema, table.name
+                whole = hold.after is None or journal.is_whole(key, hold.after, batch.end)
                 if whole and table not in new:
-                    lapses.append(Lapse(table, hold.until, lsn))
+                    lapses.append(Lapse(table, hold.until, batch.lsn))
                 hold = None if whole else hold
             if hold is not None:
                 held[table] = hold
+        times = batch.times
         times = self.times if times is None else times.proven(self.times.until)
         return Complete(times, held, tuple(lapses))
 

@@ -34,7 +34,6 @@ from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.table import DeletionVectors, Lake, Layout, Mode, Upkeep
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.applying import Applying, Write, error_text
-from aiorepl.spark.mirroring.batch import StagedBatch
 from aiorepl.spark.mirroring.causes import known_cause
 from aiorepl.spark.mirroring.executors import collected
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
@@ -48,7 +47,7 @@ from aiorepl.spark.mirroring.source import (
     mirror_source,
     url_of,
 )
-from aiorepl.spark.mirroring.staging import StagedFile
+from aiorepl.spark.mirroring.staging import StagedBatch, StagedFile
 from aiorepl.spark.mirroring.state import SavedState, StateFile, Written
 from aiorepl.spark.mirroring.statistics import counted
 from aiorepl.spark.mirroring.table_batch import TableWriter

@@ -11,7 +11,7 @@ from aiorepl.history.manifest import File
 from aiorepl.history.opening import open_history
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.segments import BlockPosition
-from aiorepl.lsn import LSN, ZERO
+from aiorepl.lsn import LSN
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.reading.compacted import reaches
 from aiorepl.storage.opening import Location
@@ -84,20 +84,3 @@ def compacted_files(
     if not pruned and sum(file.file.size for file in files) > segments:
         return None
     return Compacted(tuple(files), until)
-
-
-def covers(journal: Location, chain: Chain, lsn: LSN) -> bool:
-    """Whether the history, together with the segments, has everything after ``lsn``."""
-    found = read_history(open_history(journal))
-    if found is None:
-        return False
-    history, _ = found
-    return reaches(history.start, history.end.lsn, chain, lsn) and history.end.lsn >= chain.start_lsn
-
-
-def history_start(journal: Location, chain: Chain) -> LSN | None:
-    """Return the history's start, if the history has the rows of deleted segments; LSN 0 stands for the journal's start."""
-    found = read_history(open_history(journal)) if chain.start_lsn else None
-    if found is None or not found[0].start < chain.start_lsn <= found[0].end.lsn:
-        return None
-    return ZERO if found[0].start <= chain.identity.start_lsn else found[0].start

@@ -23,10 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from aiorepl.spark.lake.table import Mode, Part, Place, Run, Truncate
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, collected, map_rows, pickled, spread, unpickled
-from aiorepl.spark.mirroring.ranges import Ranges, sample
 from aiorepl.spark.mirroring.reduction import keys_at, linked_keys, places, reduce_changes, truncates_of
-from aiorepl.spark.mirroring.routes import Routes
-from aiorepl.spark.mirroring.shuffle import COLUMNS, columns, divide
+from aiorepl.spark.mirroring.shuffle import COLUMNS, Ranges, Routes, columns, divide, sample
 from aiorepl.storage.opening import Location
 
 _MIB: Final = 1024 * 1024

@@ -24,12 +24,11 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.journal.segments import BlockPosition
 from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.spark.mirroring.batch import Head
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, pickled
-from aiorepl.spark.mirroring.planning import compacted_files, covers, history_start
+from aiorepl.spark.mirroring.planning import compacted_files
 from aiorepl.spark.mirroring.selected import Judge, descriptions, hidden_files, hidden_of, require_matched
 from aiorepl.spark.mirroring.settings import Settings
-from aiorepl.spark.mirroring.staging import StagedFile, stage
+from aiorepl.spark.mirroring.staging import Head, StagedFile, stage
 from aiorepl.spark.mirroring.state import StateFile
 from aiorepl.spark.reading.blocks import Span, plan
 from aiorepl.spark.reading.compacted import latest_compacted
@@ -146,15 +145,9 @@ class MirrorPlanner(Planner):
         """Whether the mirror has a selection."""
         return self._staging.settings.selection is not None
 
-    def _earliest(self, chain: Chain) -> LSN:
-        start = history_start(self.options.journal, chain)
-        return chain.start_lsn if start is None else start
-
-    def readable(self, reader: JournalReader, lsn: LSN, holder: str, remedy: str) -> Chain:
-        chain = reader.chain()
-        if lsn < chain.start_lsn and covers(self.options.journal, chain, lsn):
-            return chain
-        return reader.readable(lsn, holder, remedy)
+    @property
+    def _reads_history(self) -> bool:
+        return True
 
     def latest(
         self, reader: JournalReader, chain: Chain, start: BlockPosition, max_bytes: int, until: LSN
@@ -297,7 +290,7 @@ class MirrorReader(StreamReader):
             return
         file = StateFile(open_store(self._target))
         state = file.load()
-        if state is None or state.complete is None or not state.end == state.planned == start.place:
+        if state is None or state.batch < 0 or not state.end == state.planned == start.place:
             return
         if file.publish(state, times):
             self._times = times

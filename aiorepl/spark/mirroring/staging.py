@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,12 +23,14 @@ from aiorepl.history.buffers import Bounds, Buffers, TableBuffer
 from aiorepl.history.change_collector import ChangeCollector
 from aiorepl.history.manifest import File, TableVersion
 from aiorepl.journal.reader import JournalReader
+from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.table import Place, Truncate
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.reduction import truncates_of
 from aiorepl.spark.reading.blocks import Span
+from aiorepl.spark.reading.offsets import Offset
 from aiorepl.storage.store import Store, reading
 from aiorepl.table_name import TableName
 
@@ -173,3 +175,44 @@ def _within(rows: Any, staged: StagedFile) -> Any:
 
 def _place(rows: Any, row: int) -> Place:
     return rows.column("_commit_lsn")[row].as_py(), rows.column("_ordinal")[row].as_py()
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The start and the end of a batch in the journal.
+
+    :param start: the offset where the batch begins.
+    :param end: the offset where it ends.
+    :param lsn: the end of the segment in which the batch ends. If the batch ends within the segment, the tables reach this
+        LSN only with the rest of the segment.
+    :param remembered: the memory of the mirror's selection after the batch, as JSON types; ``None`` without a selection.
+    :param times: the commit times at the batch's end; ``None`` if they are not known.
+    """
+
+    start: Offset
+    end: Offset
+    lsn: LSN
+    remembered: tuple[Any, ...] | None = None
+    times: Times | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A batch and its files."""
+
+    head: Head
+    files: Sequence[StagedFile]
+
+    @classmethod
+    def of(cls, rows: Iterable[Head | StagedFile]) -> Self:
+        """Make a batch of the source's rows: one ``Head`` and the files, in any order."""
+        given = list(rows)
+        (head,) = (row for row in given if isinstance(row, Head))
+        return cls(head, [row for row in given if isinstance(row, StagedFile)])
+
+    def by_table(self) -> dict[TableName, list[StagedFile]]:
+        """Return the files of each table, in the order of their rows."""
+        found: dict[TableName, list[StagedFile]] = {}
+        for file in sorted(self.files, key=lambda each: (each.table, each.file.first)):
+            found.setdefault(file.table, []).append(file)
+        return found

@@ -91,7 +91,7 @@ class SavedState:
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     :param selection: the memory of the mirror's selection, as ``SelectionMemory.to_json`` returns it.
-    :param complete: until when the tables are complete; ``None`` before the first batch, and from an earlier version.
+    :param complete: until when the tables are complete.
     """
 
     source: Position
@@ -105,34 +105,7 @@ class SavedState:
     tables: Mapping[TableName, Written] = field(default_factory=dict)
     aside: Mapping[TableName, SetAside] = field(default_factory=dict)
     selection: tuple[Any, ...] = ()
-    complete: Complete | None = None
-
-    def after(
-        self,
-        number: int,
-        end: BlockPosition,
-        patterns: tuple[str, ...],
-        tables: Mapping[TableName, Written],
-        aside: Mapping[TableName, SetAside],
-        remembered: tuple[Any, ...] | None = None,
-    ) -> SavedState:
-        """Return the state after a batch.
-
-        :param end: the batch's end, perhaps within a transaction.
-        :param tables: all tables that were written.
-        :param remembered: the memory of the selection; ``None`` leaves it as it is.
-        """
-        return replace(
-            self,
-            batch=number,
-            lsn=self.lsn if end.part or end.block else end.lsn,
-            end=end,
-            planned=max(self.planned, end),
-            patterns=patterns,
-            tables=tables,
-            aside=dict(aside),
-            selection=self.selection if remembered is None else remembered,
-        )
+    complete: Complete = field(default_factory=Complete)
 
     @property
     def known(self) -> set[TableName]:
@@ -141,7 +114,7 @@ class SavedState:
 
     def beginning_again(self, table: TableName) -> SavedState:
         """Return the state after a restart of ``table`` with an empty target."""
-        complete = None if self.complete is None else self.complete.restarted(table, self.lsn)
+        complete = self.complete.restarted(table, self.lsn)
         return replace(self, tables={**self.tables, table: Written(0, 0)}, complete=complete)
 
 
@@ -172,8 +145,6 @@ class StateFile:
 
         :raises JournalError: a file is damaged, or cannot be read.
         """
-        if state.complete is None:
-            return Complete()
         times = self._complete.times(state.query, state.lsn)
         return state.complete if times is None else replace(state.complete, times=times)
 
@@ -183,9 +154,7 @@ class StateFile:
         :param times: the commit times of the journal, which has nothing after the state; ``None``: those of the last batch.
         :returns: whether it was written.
         """
-        complete = state.complete or Complete()
-        if times is not None:
-            complete = replace(complete, times=times)
+        complete = state.complete if times is None else replace(state.complete, times=times)
         return self._complete.write(state.query, state.lsn, complete, state.known)
 
     def claim(self, source: Position, query: str, checkpoint: str) -> SavedState:
@@ -243,16 +212,15 @@ def _dump(state: SavedState) -> bytes:
             "planned": _dump_place(state.planned),
             "patterns": state.patterns,
             "tables": [
-                [table.schema, table.name, each.oid, each.batch] for table, each in state.tables.items()
+                [table.schema, table.name, each.oid, each.batch, dict(each.key), dict(each.types)]
+                for table, each in state.tables.items()
             ],
-            "keys": _dump_texts(state, "key"),
-            "types": _dump_texts(state, "types"),
             "aside": [
                 [table.schema, table.name, each.position.to_json(), each.part, each.block, each.problem]
                 for table, each in state.aside.items()
             ],
             "selection": state.selection,
-            "complete": None if state.complete is None else state.complete.to_json(),
+            "complete": state.complete.to_json(),
         }
     )
 
@@ -264,7 +232,6 @@ def _load(data: bytes, location: str) -> SavedState:
 def _state(fields: Mapping[str, Any]) -> SavedState:
     if (found := integer(fields, "layout")) != _LAYOUT:
         raise ValueError(f"its layout is {found}, and this version knows {_LAYOUT}: use a newer version")
-    keys, types = (_texts(fields.get(name, ())) for name in ("keys", "types"))
     return SavedState(
         Position.from_json(fields["source"]),
         text(fields, "query"),
@@ -272,16 +239,13 @@ def _state(fields: Mapping[str, Any]) -> SavedState:
         integer(fields, "batches") - 1,
         lsn(fields, "lsn"),
         _place(fields["end"]),
-        _place(fields["end"] if fields["planned"] is None else fields["planned"]),
+        _place(fields["planned"]),
         tuple(text({"pattern": each}, "pattern") for each in fields["patterns"]),
         {
             _table(schema, name): Written(
-                _number(oid),
-                integer({"batch": batch}, "batch"),
-                keys.get(_table(schema, name), {}),
-                types.get(_table(schema, name), {}),
+                _number(oid), integer({"batch": batch}, "batch"), _texts(key), _texts(types)
             )
-            for schema, name, oid, batch in fields["tables"]
+            for schema, name, oid, batch, key, types in fields["tables"]
         },
         {
             _table(schema, name): SetAside(
@@ -292,8 +256,8 @@ def _state(fields: Mapping[str, Any]) -> SavedState:
             )
             for schema, name, position, part, block, problem in fields["aside"]
         },
-        _selection(fields.get("selection", ())),
-        None if fields.get("complete") is None else Complete.from_json(fields["complete"]),
+        _selection(fields["selection"]),
+        Complete.from_json(fields["complete"]),
     )
 
 
@@ -303,19 +267,8 @@ def _selection(tables: Any) -> tuple[Any, ...]:
     return tuple(tables)
 
 
-def _dump_texts(state: SavedState, name: str) -> list[Any]:
-    return [
-        [table.schema, table.name, dict(found)]
-        for table, each in state.tables.items()
-        if (found := getattr(each, name))
-    ]
-
-
-def _texts(found: Any) -> dict[TableName, dict[str, str]]:
-    return {
-        _table(schema, name): {column: text({"a text": each}, "a text") for column, each in texts.items()}
-        for schema, name, texts in found
-    }
+def _texts(found: Any) -> dict[str, str]:
+    return {column: text(found, column) for column in found}
 
 
 def _dump_place(place: BlockPosition) -> list[Any]:

@@ -25,8 +25,7 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.lake.columns import wider
 from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.table import NUMBER
-from aiorepl.spark.mirroring.column_types import ColumnTypes, converted
-from aiorepl.spark.mirroring.defaults import default
+from aiorepl.spark.mirroring.column_types import ColumnTypes, converted, default
 from aiorepl.spark.reading.columns import renamed, with_missing
 
 _OURS: Final = {*META.names, UNREPRESENTABLE.name, BEFORE}

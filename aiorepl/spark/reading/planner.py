@@ -15,7 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from aiorepl.errors import ConfigurationError, JournalError
-from aiorepl.history import files as history_files
+from aiorepl.history.catalog import read_history
+from aiorepl.history.opening import open_history
 from aiorepl.journal.chain import Chain
 from aiorepl.journal.reader import JournalReader, listed
 from aiorepl.journal.segments import BlockPosition
@@ -30,6 +31,7 @@ from aiorepl.spark.reading.compacted import (
     covering,
     from_history,
     latest_compacted,
+    reaches,
     spans,
 )
 from aiorepl.spark.reading.described import Described, Inferred, SchemaWatch, describe
@@ -133,33 +135,36 @@ class Planner:
         following = next(chain.walk(lsn), None)
         return (chain.position if following is None else reader.index(following).end).at(lsn)
 
+    @property
+    def _reads_history(self) -> bool:
+        return self.options.table is not None
+
+    def _history(self) -> tuple[LSN, LSN] | None:
+        """Return the range of the history; ``None`` if there is none, or the query does not read it."""
+        found = read_history(open_history(self.options.journal)) if self._reads_history else None
+        return None if found is None else (found[0].start, found[0].end.lsn)
+
     def _earliest(self, chain: Chain) -> LSN:
-        table = self.options.table
-        if table is not None and chain.start_lsn:
-            found = history_files(self.options.journal, table.schema, table.name)
-            if found is not None and found.start < chain.start_lsn <= found.end:
-                return ZERO if found.start <= chain.identity.start_lsn else found.start
-        return chain.start_lsn
+        start, end = (self._history() if chain.start_lsn else None) or (ZERO, ZERO)
+        if not start < chain.start_lsn <= end:
+            return chain.start_lsn
+        return ZERO if start <= chain.identity.start_lsn else start
 
     def readable(self, reader: JournalReader, lsn: LSN, holder: str, remedy: str) -> Chain:
         """Verify that the segments, or the history and the segments after it, have everything after ``lsn``.
 
         Parameters and errors as ``JournalReader.readable``.
         """
-        try:
-            return reader.readable(lsn, holder, remedy)
-        except JournalError:
-            table, chain = self.options.table, reader.chain()
-            if table is not None and lsn < chain.start_lsn:
-                found = covering(self.options.journal, table, chain, lsn)
-                if found is not None and found.end >= chain.start_lsn:
-                    return chain
-            raise
+        chain = reader.chain()
+        found = self._history() if lsn < chain.start_lsn else None
+        if found is not None and reaches(*found, chain, lsn) and found[1] >= chain.start_lsn:
+            return chain
+        return reader.readable(lsn, holder, remedy)
 
     def compacted(self, chain: Chain, lsn: LSN) -> bool:
         """Whether ``lsn`` is in the history's range. There, a batch may end after any transaction."""
-        table = self.options.table
-        return table is not None and covering(self.options.journal, table, chain, LSN(lsn - 1)) is not None
+        found = self._history()
+        return found is not None and reaches(*found, chain, LSN(lsn - 1))
 
     def _tell(self, reader: JournalReader, chain: Chain, lsn: LSN) -> None:
         table = self.options.table
