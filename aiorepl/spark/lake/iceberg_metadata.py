@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import Evolution, number_of
-from aiorepl.spark.lake.table import NUMBER, TargetVersion, commit_of
+from aiorepl.spark.lake.table import NUMBER, Commit, TargetVersion, commit_of
 
 _NUMBERS: Final = "aiorepl.numbers"
 
@@ -111,9 +111,12 @@ def rolled_back(table: IcebergTable) -> bool:
 
 def versions(table: IcebergTable) -> Iterator[TargetVersion]:
     """Yield the snapshots at the ends of batches, newest first."""
+    seen: set[Commit] = set()
     for snapshot in reversed(table.metadata.snapshots):
         commit = commit_of(summary_of(snapshot))
-        if commit is not None:
+        # The snapshot of a compaction is the end of the same batch as the one before.
+        if commit is not None and commit not in seen:
+            seen.add(commit)
             time = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, UTC)
             yield TargetVersion(snapshot.snapshot_id, commit, time)
 

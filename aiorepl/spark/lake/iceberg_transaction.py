@@ -16,18 +16,8 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import CreateTableTransaction, Table
 from pyiceberg.table import Transaction as Staged
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCreate,
-    AssertRefSnapshotId,
-    AssertTableUUID,
-    SetPropertiesUpdate,
-    SetSnapshotRefUpdate,
-    TableRequirement,
-    TableUpdate,
-)
+from pyiceberg.table.update import AssertCreate, AssertTableUUID, SetPropertiesUpdate
 from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
@@ -36,7 +26,7 @@ from aiorepl.spark.lake.columns import evolution, target_schema
 from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles
 from aiorepl.spark.lake.iceberg_metadata import change, columns_of, storable
 from aiorepl.spark.lake.iceberg_scan import IcebergReader, IcebergScan
-from aiorepl.spark.lake.iceberg_snapshot import SnapshotWriter
+from aiorepl.spark.lake.iceberg_snapshot import SnapshotProducer
 from aiorepl.spark.lake.iceberg_writer import IcebergWriter, write_deletes
 from aiorepl.spark.lake.table import Mode
 from aiorepl.spark.lake.transaction import Entry, Transaction
@@ -117,39 +107,29 @@ class IcebergTransaction(Transaction[IcebergFile]):
         gone = {entry.file.path for entry in self.entries if entry.gone}
         # A file with position deletes of a single data file leaves the table together with that data file.
         alone = {path for path, owner in self.files.owners().items() if owner in gone}
-        writer = SnapshotWriter(
-            self._table.io,
+        producer = SnapshotProducer(
+            self._table,
             self.metadata,
             self.files.manifests,
             [*added, *marks, *deletes],
             {*gone, *alone, *removed},
+            summary,
+            operation,
         )
         try:
-            snapshot = writer.write(summary, operation)
+            # The requirements: no other program has created the table, or changed its rows.
+            updates, requirements = producer._commit()
         finally:
-            self._written += writer.written
-        updates: tuple[TableUpdate, ...] = (
-            SetPropertiesUpdate(updates={**self._properties, **(properties or {})}),
-            AddSnapshotUpdate(snapshot=snapshot),
-            SetSnapshotRefUpdate(
-                ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=snapshot.snapshot_id
-            ),  # type: ignore[call-arg]
-        )
+            self._written += producer.written
+        new = SetPropertiesUpdate(updates={**self._properties, **(properties or {})})
+        if isinstance(self._staged, CreateTableTransaction):
+            requirements = (AssertCreate(),)
+        else:
+            unchanged = AssertTableUUID(uuid=self.metadata.table_uuid)
+            requirements = (unchanged, *requirements, *self._staged._requirements)
         # If this raises, the table may have the commit all the same, so keep the files. Upkeep deletes unreferenced ones.
         self._written = []
-        self._table._do_commit(updates=self._staged._updates + updates, requirements=self._requirements())
-
-    def _requirements(self) -> tuple[TableRequirement, ...]:
-        """Return the conditions of the commit: no other program has created the table, or changed its rows."""
-        if isinstance(self._staged, CreateTableTransaction):
-            return (AssertCreate(),)
-        present = self.metadata.current_snapshot()
-        number = None if present is None else present.snapshot_id
-        return (
-            AssertTableUUID(uuid=self.metadata.table_uuid),
-            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=number),  # type: ignore[call-arg]
-            *self._staged._requirements,
-        )
+        self._table._do_commit((*self._staged._updates, new, *updates), requirements)
 
     def write_deletes(
         self, partition: tuple[int, Record], marked: Sequence[tuple[str, BitMap64]]

@@ -113,12 +113,12 @@ def _delete_orphans(table: Table, needed: set[str], limit: datetime) -> None:
     """
     if not isinstance(table.io, PyArrowFileIO):
         return
-    prefix = str(table.metadata.table_uuid)
+    own = str(table.metadata.table_uuid)
     locations = load_location_provider(table.location(), table.properties)
     for folder in (locations.data_path, locations.metadata_path):
         scheme, netloc, path = table.io.parse_location(folder, table.io.properties)
         files = table.io.fs_by_scheme(scheme, netloc)
         for info in files.get_file_info(FileSelector(path, allow_not_found=True, recursive=True)):
-            is_ours = info.type == FileType.File and info.base_name.startswith(prefix)
+            is_ours = info.type == FileType.File and own in info.base_name
             if is_ours and info.base_name not in needed and info.mtime < limit:
                 files.delete_file(info.path)

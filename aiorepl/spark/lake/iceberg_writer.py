@@ -128,5 +128,5 @@ def write_deletes(
 
 def _location(metadata: TableMetadata, name: str, partition: PartitionKey | None = None) -> str:
     locations = load_location_provider(metadata.location, metadata.properties)
-    # Upkeep knows the table's own files by this prefix.
+    # Upkeep knows the table's own files by the table's id in their names.
     return locations.new_data_location(f"{metadata.table_uuid}-{name}", partition)
