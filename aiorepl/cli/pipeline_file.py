@@ -329,8 +329,8 @@ def _source_schema() -> TableSchema:
 
 def _sinks(reader: TableReader, tables: Any, *, journal: bool) -> dict[str, _Sink]:
     """Return each valid sink, by name."""
-    from aiorepl.pipeline.fan_out import JOURNAL
     from aiorepl.pipeline.registry import sinks as installed
+    from aiorepl.pipeline.source_reader import JOURNAL
 
     if tables is None:
         if not journal:

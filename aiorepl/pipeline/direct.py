@@ -68,7 +68,7 @@ class DirectFanOut(FanOut):
             for name, delivery in self._sinks.items()
         ]
         self.started.set()
-        await self._run_workers(buffer, partial(self._read, buffer), workers, rewind=self._rewind)
+        await self._run_workers(buffer, partial(self._reader.read, buffer), workers, rewind=self._rewind)
 
     async def _settle(self, slices: list[Slice]) -> None:
         if self._capture.tables is not None:

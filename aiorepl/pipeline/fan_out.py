@@ -11,10 +11,9 @@ import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from aiorepl.cancellation import run_until_set, uninterrupted
+from aiorepl.cancellation import uninterrupted
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.delivery.config import ResolvedDelivery
 from aiorepl.delivery.feeder import Feeder
@@ -29,6 +28,7 @@ from aiorepl.lsn import LSN
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.options import PipelineOptions
 from aiorepl.pipeline.snapshot_source import snapshot_source
+from aiorepl.pipeline.source_reader import SourceReader
 from aiorepl.pipeline.start import Beginning, Start
 from aiorepl.pipeline.statistics import Lag
 from aiorepl.position import Position
@@ -47,17 +47,28 @@ from aiorepl.wire.interface import CreatedSlot
 _log = logger("aiorepl.pipeline")
 
 SOURCE = "source"
-JOURNAL = "journal"
-BACKPRESSURE_WARNING_SECONDS = 10.0
 
 
-class FanOut(ABC):
-    """Delivers the slices of one capture to the sinks of one pipeline.
+class Inputs(NamedTuple):
+    """What a fan-out delivers, and to which sinks.
 
     :param sinks: the resolved deliveries by sink name.
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
     :param memories: the memories of the sinks' selections, by sink name.
+    """
+
+    options: PipelineOptions
+    capture: Capture
+    sinks: Mapping[str, ResolvedDelivery]
+    snapshot: InitialPhase
+    snapshots: Snapshots
+    memories: Mapping[str, SelectionMemory]
+
+
+class FanOut(ABC):
+    """Delivers the slices of one capture to the sinks of one pipeline.
+
     :ivar prove: records the commit times that heartbeats prove; ``None`` if nothing records them.
     :ivar notices: changes from beside the stream, by sink name.
     :ivar connecting: whether the first connection is opened, and the slot is checked or created.
@@ -66,15 +77,8 @@ class FanOut(ABC):
     :ivar failure: the error that ended reading.
     """
 
-    def __init__(
-        self,
-        options: PipelineOptions,
-        capture: Capture,
-        sinks: Mapping[str, ResolvedDelivery],
-        snapshot: InitialPhase,
-        snapshots: Snapshots,
-        memories: Mapping[str, SelectionMemory],
-    ) -> None:
+    def __init__(self, inputs: Inputs) -> None:
+        options, capture, sinks, snapshot, snapshots, memories = inputs
         self.buffers: dict[str, SliceBuffer] = {}
         self.statistics = {name: SinkStatistics(name) for name in sinks}
         self.connecting = False
@@ -97,8 +101,7 @@ class FanOut(ABC):
         # By the name of the buffer.
         self._feeders: dict[str, Feeder] = {}
         self._stopped = asyncio.Event()
-        # Whether the stream is read beyond the end of the run, because tables are still to be read.
-        self._reads_on = False
+        self._reader = SourceReader(capture, snapshot, snapshots, self._snapshot_source, self._settle)
 
     @abstractmethod
     async def run(self, cleanup: contextlib.AsyncExitStack) -> None:
@@ -320,95 +323,9 @@ class FanOut(ABC):
         self.failure = error
         self.ending.set()
 
-    async def _read(self, buffer: SliceBuffer) -> None:
-        await self._snapshot.read(partial(self._emit, buffer))
-        ledger = self._capture.ledger
-        assert ledger is not None
-        self.snapshots.begin(self._snapshot.store, self._snapshot_source, lambda: ledger.confirmed)
-        ledger.on_confirmed = self.snapshots.look
-        merge = self._snapshot_source.merge
-        while (slices := await self._receive()) is not None:
-            # Do not keep the slices, and their spool file, alive until the next ones arrive.
-            slices = merge.take(slices)
-            await self._buffer_slices(buffer, slices)
-            del slices
-            while merge.blocked:
-                await self.snapshots.released()
-                await self._buffer_slices(buffer, merge.take_released())
-
-    async def _receive(self) -> list[Slice] | None:
-        """Return the next slices of the stream; ``None`` at the end."""
-        if not self._reads_on:
-            slices = await self._capture.receive()
-            tables = self.snapshots.unfinished if slices is None else []
-            if not tables:
-                return slices
-            left = f"{len(tables)} tables are not read completely ({', '.join(tables[:3])}{' …' if tables[3:] else ''})"
-            if not self._capture.ends_now or self.snapshots.paused:
-                _log.warning("the stream ends, and %s: the next run continues with them", left)
-                return None
-            # The watermarks of the remaining chunks come after the end.
-            _log.info("the end of WAL is reached, and %s: the run ends once they are", left)
-            await self._capture.read_on()
-            self._reads_on = True
-        return await run_until_set(self.snapshots.settled, self._capture.receive())
-
-    async def _buffer_slices(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
-        merge = self._snapshot_source.merge
-        while merge.before_delivery:
-            await merge.before_delivery.pop(0)()
-        if merge.signals and self._capture.resyncs:
-            _log.warning(
-                "a signal is ignored: slot %s is temporary, so tables cannot be read again",
-                self._capture.source.slot,
-            )
-            merge.signals.clear()
-        if merge.signals:
-            # Record the tables before the slot can be confirmed past their descriptions.
-            await self.snapshots.accept_signals()
-        await self._settle(slices)
-        if slices:
-            buffer.extend(slices)
-        if buffer.backpressured:
-            await self._wait_for_room(buffer)
-
-    async def _emit(self, buffer: SliceBuffer, slices: list[Slice]) -> None:
-        """Put slices of the initial snapshot into the buffer, and wait until it has room."""
-        assert self.ledger is not None
-        await self._settle(slices)
-        for part in slices:
-            if part.end_lsn is not None:
-                self.ledger.complete(part.end_lsn)
-        buffer.extend(slices)
-        if buffer.backpressured:
-            await self._wait_for_room(buffer)
-
     @abstractmethod
     async def _settle(self, slices: list[Slice]) -> None:
         """Look up the tables of slices for the consumers of the source, before the slices are buffered."""
-
-    async def _wait_for_room(self, buffer: SliceBuffer) -> None:
-        """Wait until the buffer has room. After a while, log which sink is slow."""
-        clock = asyncio.get_running_loop().time
-        start, timeout = clock(), BACKPRESSURE_WARNING_SECONDS
-        while buffer.backpressured:
-            try:
-                async with asyncio.timeout(timeout):
-                    await buffer.wait_for_room()
-            except TimeoutError:
-                others = (
-                    ""
-                    if buffer.slowest == JOURNAL
-                    else ", and all other sinks wait (a journal decouples them)"
-                )
-                _log.warning(
-                    "sink %s has blocked the source for %.0f s, with %d bytes in the buffer: the server keeps WAL%s",
-                    buffer.slowest,
-                    clock() - start,
-                    buffer.statistics().bytes,
-                    others,
-                )
-                timeout *= 2
 
 
 def first_of(group: BaseExceptionGroup[Exception]) -> Exception:

@@ -12,15 +12,16 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from functools import partial
 
-from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost, SlotError
+from aiorepl.errors import AioreplError, ConnectionFailed, ConnectionLost
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pipeline.published import everything, truncation_of_all
-from aiorepl.pipeline.start import Beginning, Rows, Start, choose_rows
+from aiorepl.pipeline.start import Beginning, Rows, Start, begin_without_export, beginning_with_all
 from aiorepl.position import Position
 from aiorepl.snapshot.altered import AlteredWhileRead
 from aiorepl.snapshot.chunks import SnapshotPlan, TablePlan
 from aiorepl.snapshot.gap import Gap
+from aiorepl.snapshot.initial.progress import progress
 from aiorepl.snapshot.initial.snapshot import InitialSnapshot, SnapshotFailed
 from aiorepl.snapshot.ledger.file import LedgerFile
 from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
@@ -132,19 +133,7 @@ class InitialPhase:
         ledger = self._ledger
         if self._initial is None or ledger is None or ledger.initial is None:
             return []
-        done = ledger.chunks_done(durable)
-        # Once the rest is handed over, the plan is empty.
-        in_stream = durable not in ledger.initial
-        found, end = [], 0
-        for counters in self._initial.counters.values():
-            table = counters.statistics()
-            end += table.chunks or 0
-            if table.state == "delivered" and (in_stream or end <= done):
-                table = replace(table, state="complete")
-            # Tables that were handed over, or left out, are in the ledger.
-            if self.reading or table.state in ("delivered", "complete"):
-                found.append(table)
-        return found
+        return progress(self._initial.counters.values(), ledger, durable, reading=self.reading)
 
     async def prepare(self, journal: Position | None = None, journal_end: LSN | None = None) -> SlotRequest:
         """Return what the start needs of its slot.
@@ -183,10 +172,7 @@ class InitialPhase:
 
         :raises AioreplError: the ledger or tables cannot be read; the message names each table.
         """
-        if self._file is None:
-            beginning = Beginning(found)
-        else:
-            beginning = await self._begin(self._file, found, cleanup)
+        beginning = Beginning(found) if self._file is None else await self._begin(self._file, found, cleanup)
         self._beginning, self._ledger = beginning, beginning.ledger
         if beginning.loads and self._file is not None and beginning.ledger is not None:
             await persisted(partial(self._file.write, beginning.ledger))
@@ -200,33 +186,17 @@ class InitialPhase:
             # The earlier process recorded that it would create the slot, and never did.
             await file.discard_intent()
             self._intended = None
-        name = None if found.created is None else found.created.snapshot_name
-        rows = choose_rows(
-            exported=name is not None,
+        if found.created is not None and found.created.snapshot_name is not None:
+            return await self._load(found.created.snapshot_name, found, known, cleanup)
+        return begin_without_export(
+            found,
+            known,
             wanted=self._wanted,
             intended=self._intended,
-            known=known is not None,
             empty_journal=self._journal_end == 0,
+            has_catalog=self._capture.source.has_catalog,
+            location=file.location,
         )
-        if name is not None:
-            return await self._load(name, found, known, cleanup)
-        if rows is Rows.ALL:
-            if self._intended is None and not self._capture.source.has_catalog:
-                raise SlotError(
-                    f"slot {found.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
-                    "read: start without a snapshot"
-                )
-            return _all(found, truncates=bool(self._intended))
-        if rows is Rows.REST:
-            return Beginning(found, known)
-        # Logged once, because from now on there is a ledger.
-        _log.warning(
-            "slot %s exists, and there is no %s: the rows from before the slot are not read. If an earlier snapshot was not "
-            "complete, start with resnapshot=True (--resnapshot), or request its tables",
-            found.position.slot,
-            file.location,
-        )
-        return Beginning(found, ChunkLedger(found.position.at(ZERO)))
 
     async def _load(
         self,
@@ -258,7 +228,7 @@ class InitialPhase:
         except TableLocked as error:
             # Nothing of the snapshot has been delivered.
             _log.warning("all tables are read while the stream runs: %s", error)
-            return _all(found, truncates=self._resnapshot)
+            return beginning_with_all(found, truncates=self._resnapshot)
         previous, truncates = self._journal_end or ZERO, self._resnapshot
         ledger = initial_ledger(found.position, plan, point, previous=previous, truncates=truncates)
         narrowed = any(table.since is not None for table in plan.tables)
@@ -278,9 +248,8 @@ class InitialPhase:
             self._next = 0
         else:
             if start.rereads:
-                ledger = await everything(
-                    self._capture.source, ledger, lock_timeout=self.options.lock_timeout
-                )
+                lock_timeout = self.options.lock_timeout
+                ledger = await everything(self._capture.source, ledger, lock_timeout=lock_timeout)
             durable = min(start.durable.values())
             ledger = ledger.without_complete(readings).hand_over(durable).durable(durable).rewound(durable)
         if ledger != self._file.ledger or self._intended is not None:
@@ -291,14 +260,12 @@ class InitialPhase:
     def pending(self) -> frozenset[int]:
         """The oids of the tables whose snapshots continue, unless they are complete."""
         ledger = self._ledger if self._file is None else self._file.ledger
-        if ledger is None:
-            return frozenset()
-        failed = {table.oid for table in ledger.tables if table.status == "failed"}
-        pending = {table.oid for table in ledger.unfinished}
-        flushed = ZERO if self._capture.ledger is None else self._capture.ledger.flushed
-        if ledger.chunks_done(flushed) < len(ledger.plan):
-            pending |= {table.oid for table in ledger.plan.tables} - failed
-        return frozenset(pending)
+        return frozenset() if ledger is None else ledger.pending(self._flushed)
+
+    @property
+    def _flushed(self) -> LSN:
+        """The position up to which all consumers are durable; 0 before the stream has started."""
+        return ZERO if self._capture.ledger is None else self._capture.ledger.flushed
 
     async def read(self, emit: Emit) -> None:
         """Deliver the chunks that come before the stream. A call that is cancelled can be repeated, after ``rewind``.
@@ -321,11 +288,8 @@ class InitialPhase:
             for part in slices:
                 self._partial = part.end_lsn is None
                 self._delivered = part.end_lsn or self._delivered
-            if (
-                self._end_early
-                and not self._partial
-                and ledger.chunks_done(self._delivered) < len(ledger.plan)
-            ):
+            ends = self._end_early and not self._partial
+            if ends and ledger.chunks_done(self._delivered) < len(ledger.plan):
                 raise _EndedEarly("the slot keeps more WAL than max_wal_bytes")
 
         try:
@@ -363,8 +327,7 @@ class InitialPhase:
         if not self.loads or self._file is None:
             return lsn
         # The rest may have been handed over a moment ago. Then the ledger counts chunks as delivered that are lost now.
-        update = partial(self._file.update, lambda ledger: ledger.rewound(lsn))
-        ledger = self._ledger = await persisted(update)
+        ledger = self._ledger = await persisted(partial(self._file.update, lambda each: each.rewound(lsn)))
         if ledger.initial is None or lsn not in ledger.initial:
             return lsn
         self._next = ledger.chunks_done(lsn)
@@ -404,8 +367,9 @@ class InitialPhase:
     async def _left_out(self, table: TablePlan, error: Exception) -> None:
         assert self._file is not None
         reason = None if isinstance(error, AlteredWhileRead) else str(error)
-        update = partial(self._file.update, lambda ledger: ledger.left_out(table, reason))
-        self._ledger = await persisted(update)
+        self._ledger = await persisted(
+            partial(self._file.update, lambda ledger: ledger.left_out(table, reason))
+        )
         if reason is None:
             _log.warning("table %s is read again while the stream runs", table)
 
@@ -423,20 +387,12 @@ class InitialPhase:
         # Sessions that are going to alter a table wait for these locks.
         await self.close()
         assert self._file is not None
-        flushed = ZERO if self._capture.ledger is None else self._capture.ledger.flushed
+        flushed = self._flushed
         delivered = 0 if self._ledger is None else self._ledger.chunks_done(max(flushed, self._delivered))
-        update = partial(self._file.update, lambda ledger: ledger.hand_over(flushed, delivered))
-        self._ledger = await persisted(update)
+        self._ledger = await persisted(
+            partial(self._file.update, lambda each: each.hand_over(flushed, delivered))
+        )
         _log.warning("the initial snapshot ends early, and the stream begins: %s", error)
-
-
-def _all(found: PreflightResult, *, truncates: bool) -> Beginning:
-    """Begin with all tables, which are read while the stream runs.
-
-    :param truncates: whether a truncate precedes the rows.
-    """
-    ledger = initial_ledger(found.position, SnapshotPlan(()), found.position.lsn, truncates=truncates)
-    return Beginning(found, ledger, Rows.ALL)
 
 
 class _EndedEarly(Exception):

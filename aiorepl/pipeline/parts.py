@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from aiorepl.cancellation import cancel_and_wait
+from aiorepl.cancellation import run_beside
 from aiorepl.delivery.config import ResolvedDelivery, SinkSpec, resolve
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pipeline.direct import DirectFanOut
-from aiorepl.pipeline.fan_out import JOURNAL, FanOut
+from aiorepl.pipeline.fan_out import FanOut, Inputs
 from aiorepl.pipeline.initial_snapshot import InitialPhase
 from aiorepl.pipeline.options import PipelineOptions
 from aiorepl.pipeline.publication_state import PublicationState
@@ -21,6 +20,7 @@ from aiorepl.pipeline.selection_state import SelectionState
 from aiorepl.pipeline.slot_losses import SlotLosses, consumers
 from aiorepl.pipeline.slot_recovery import SlotRecovery
 from aiorepl.pipeline.snapshot_monitor import SnapshotMonitor
+from aiorepl.pipeline.source_reader import JOURNAL
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.planning import hides_no_key
 from aiorepl.source.capture import Capture
@@ -70,17 +70,17 @@ class Parts:
         self.journal: Store | None = None
         self.running_sinks: RunningSinks | None = None
         memories = {} if selections is None else selections.memories
-        of_fan_out = options, self.capture, deliveries, phase, self.snapshots, memories
+        inputs = Inputs(options, self.capture, deliveries, phase, self.snapshots, memories)
         self.fan_out: FanOut
         if options.journal is None:
-            self.fan_out = DirectFanOut(*of_fan_out)
+            self.fan_out = DirectFanOut(inputs)
             self.watch = self._new_watch(deliveries)
         else:
             # Imported here, because it takes a tenth of the start-up time.
             from aiorepl.pipeline.journaled import JournaledFanOut
             from aiorepl.pipeline.running_sinks import RunningSinks
 
-            self.fan_out = journaled = JournaledFanOut(*of_fan_out)
+            self.fan_out = journaled = JournaledFanOut(inputs)
             self.journal = journaled.store
             self.watch = self._new_watch(deliveries)
             self.running_sinks = RunningSinks(
@@ -103,26 +103,25 @@ class Parts:
         :raises AioreplError: the source, the journal or a sink failed, or the state of the slot cannot be read.
         """
 
-        def run_beside(work: Coroutine[Any, Any, None], name: str) -> None:
-            task = asyncio.create_task(work, name=f"aiorepl {name} {self._options.source.slot}")
-            cleanup.push_async_callback(cancel_and_wait, task)
+        def beside(work: Coroutine[Any, Any, None], name: str) -> None:
+            run_beside(cleanup, work, f"{name} {self._options.source.slot}")
 
         cleanup.push_async_callback(self.capture.stop)
         if self.heartbeat is not None:
-            run_beside(self._run_heartbeat(self.heartbeat), "heartbeat")
+            beside(self._run_heartbeat(self.heartbeat), "heartbeat")
         if self.watch is not None:
             await self.watch.recall()
-            run_beside(self._run_watch(self.watch), "publications")
+            beside(self._run_watch(self.watch), "publications")
         if self.recovery is not None:
             await self.recovery.begin(accept_gap=self._options.accept_gap)
             cleanup.push_async_callback(self.recovery.end)
-            run_beside(self.recovery.run(self.fan_out.started.wait), "losses")
+            beside(self.recovery.run(self.fan_out.started.wait), "losses")
         elif self._losses is not None:
             # Without a recovery, nothing records what the sinks receive.
             await self._losses.load()
             await self._losses.narrow(())
-        run_beside(self.monitor.run(), "snapshot monitor")
-        run_beside(self.snapshots.run(), "snapshots")
+        beside(self.monitor.run(), "snapshot monitor")
+        beside(self.snapshots.run(), "snapshots")
         await self.fan_out.run(cleanup)
 
     async def _run_heartbeat(self, heartbeat: Heartbeat) -> None:

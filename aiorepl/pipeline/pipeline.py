@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from anyio import CancelScope
 
-from aiorepl.cancellation import cancel_and_wait, require_asyncio
+from aiorepl.cancellation import cancel_and_wait, require_asyncio, run_until_set
 from aiorepl.checked import checked
 from aiorepl.delivery.batching import BatchPolicy
 from aiorepl.delivery.config import SinkSpec
@@ -77,24 +77,21 @@ class Pipeline:
         ``"resnapshot"``: also record that the next pipeline with these options starts as with ``resnapshot=True``. ``recovers`` says whether
         the next pipeline will do that. It reads only the rows of the gap from tables to which the stream only appends.
     :param max_resnapshots_per_day: how often within 24 hours ``on_slot_lost`` may read all tables again.
-    :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an
-        error. A server notices a lost machine after ``wal_sender_timeout``.
-    :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL at the
-        start.
+    :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an error. A
+        server notices a lost machine after ``wal_sender_timeout``.
+    :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL at the start.
     :param reconnect: the policy for a lost connection; ``None``: end with the error.
     :param batches: the batch policy of sinks that have none of their own.
     :param retry: the retry policy of sinks that have none of their own.
     :param shutdown_timeout: the time that sinks have to finish after ``stop``, before they are cancelled.
     :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, the
-        plans of snapshots, and the last picture of the publications. Needed if a selection hides anything by a pattern with ``*`` or
-        ``?``.
+        plans of snapshots, and the last picture of the publications. Needed if a selection hides by a pattern with ``*`` or ``?``.
     :param publication_interval: how often the publications in the catalog are compared with their last picture, to notice what the
-        stream does not have: partitions that were attached, detached or truncated, and tables that were added or dropped. ``None``:
-        never.
+        stream lacks: partitions that were attached, detached or truncated, and tables that were added or dropped. ``None``: never.
     :param on_new_table: what to do when a table is added to the publications: ``"snapshot"``: read its rows while the stream runs,
         ``"warn"``: log a warning, ``"ignore"``: log nothing.
-    :param on_partition_change: what to do when rows came or went with a partition: ``"resnapshot"``: read the partitioned table while
-        the stream runs, after a TRUNCATE if rows went, ``"warn"``: log a warning.
+    :param on_partition_change: what to do when rows came or went with a partition: ``"resnapshot"``: read the partitioned table while the
+        stream runs, after a TRUNCATE if rows went, ``"warn"``: log a warning.
     :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
     :raises ConfigurationError: the options contradict each other, or an object is not a source or a sink.
     """
@@ -125,8 +122,6 @@ class Pipeline:
         on_partition_change: OnPartitionChange = "warn",
         buffer_bytes: Size = 16 * 1024 * 1024,
     ) -> None:
-        if publication_interval is not None:
-            publication_interval = seconds_of("publication_interval", publication_interval)
         options = PipelineOptions(
             source=source,
             journal=journal,
@@ -144,7 +139,7 @@ class Pipeline:
             retry=retry or RetryPolicy(),
             shutdown_timeout=seconds_of("shutdown_timeout", shutdown_timeout),
             state_dir=state_dir,
-            policy=PublicationPolicy(publication_interval, on_new_table, on_partition_change),
+            policy=PublicationPolicy.of(publication_interval, on_new_table, on_partition_change),
             buffer_bytes=size_of("buffer_bytes", buffer_bytes),
         )
         self.shutdown_timeout = options.shutdown_timeout
@@ -155,7 +150,6 @@ class Pipeline:
         self._parts = Parts(options, sinks)
         self._capture, self._fan_out = self._parts.capture, self._parts.fan_out
         self._stopping = asyncio.Event()
-        self._started = False
         self._began: float | None = None
         self._ended = asyncio.Event()
         self._error: BaseException | None = None
@@ -170,9 +164,9 @@ class Pipeline:
         :raises AioreplError: a permanent failure; everything that was flushed before is durable and confirmed.
         """
         require_asyncio()
-        if self._started:
+        if self._began is not None:
             raise RuntimeError("a pipeline runs only once: create another one, with new sinks")
-        self._started, self._began = True, time.monotonic()
+        self._began = time.monotonic()
         try:
             await self._run()
         except BaseException as error:
@@ -181,9 +175,7 @@ class Pipeline:
                 self.recovers = await self._parts.recovery.record(error)
             if isinstance(error, Exception):
                 # The mark ``fatal`` is for a program that itself reports the error that ``run`` raises.
-                _log.error(
-                    "pipeline %s has failed: %s", self._source.slot, loggable(error), extra={"fatal": True}
-                )
+                _log.error("pipeline %s has failed: %s", self.name, loggable(error), extra={"fatal": True})
             raise
         finally:
             self._ended.set()
@@ -201,9 +193,8 @@ class Pipeline:
                     work.cancel()
                 await asyncio.wait({work}, timeout=self.shutdown_timeout)
             if not work.done():
-                _log.warning(
-                    "the shutdown timeout of %s s has expired: sinks are cancelled", self.shutdown_timeout
-                )
+                timeout = self.shutdown_timeout
+                _log.warning("the shutdown timeout of %s s has expired: sinks are cancelled", timeout)
                 work.cancel()
                 await asyncio.wait({work})
             elif not work.cancelled():
@@ -308,18 +299,10 @@ class Pipeline:
         :raises AioreplError: the error with which ``run`` has ended before.
         :raises RuntimeError: ``run`` has ended before without an error.
         """
-        if self._fan_out.started.is_set():
-            return
-        waits = [asyncio.create_task(event.wait()) for event in (self._fan_out.started, self._ended)]
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await cancel_and_wait(*waits)
-        if self._fan_out.started.is_set():
-            return
-        if isinstance(self._error, Exception):
-            raise self._error
-        raise RuntimeError("the pipeline was stopped before its stream started")
+        await run_until_set(self._ended, self._fan_out.started.wait())
+        if not self._fan_out.started.is_set():
+            await self.wait()
+            raise RuntimeError("the pipeline was stopped before its stream started")
 
     async def wait(self) -> None:
         """Wait until the pipeline has ended, in whichever task it runs.
@@ -390,14 +373,11 @@ class Pipeline:
     async def __aenter__(self) -> Self:
         require_asyncio()
         self._task = asyncio.create_task(self.run())
-        started = asyncio.create_task(self.started())
         try:
-            await asyncio.wait({self._task, started}, return_when=asyncio.FIRST_COMPLETED)
+            await run_until_set(self._fan_out.started, asyncio.wait({self._task}))
         except asyncio.CancelledError:
             await cancel_and_wait(self._task)
             raise
-        finally:
-            await cancel_and_wait(started)
         if self._task.done():
             await self._task
         return self

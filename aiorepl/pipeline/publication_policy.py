@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
+from aiorepl.durations import Duration, seconds_of
 from aiorepl.errors import ConfigurationError
 from aiorepl.transactions.publication_changes import Difference
 
@@ -31,6 +32,17 @@ class PublicationPolicy:
         for name in ("on_new_table", "on_partition_change"):
             if self.interval is None and getattr(self, name) != DEFAULT:
                 raise ConfigurationError(f"{name} needs publication_interval: without it nothing is noticed")
+
+    @classmethod
+    def of(
+        cls, interval: Duration | None, on_new_table: OnNewTable, on_partition_change: OnPartitionChange
+    ) -> Self:
+        """Return the policy of the options of a ``Pipeline``.
+
+        :raises ConfigurationError: an option is wrong.
+        """
+        seconds = None if interval is None else seconds_of("publication_interval", interval)
+        return cls(seconds, on_new_table, on_partition_change)
 
     @property
     def reads(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiorepl.cancellation import uninterrupted
 from aiorepl.errors import ConfigurationError
 from aiorepl.journal.cursors import Cursor, Cursors
-from aiorepl.pipeline.fan_out import JOURNAL
+from aiorepl.pipeline.source_reader import JOURNAL
 from aiorepl.retry import RetryPolicy
 from aiorepl.snapshot.tables import PublishedTable
 from aiorepl.source.catalog.tables import TableCatalog

@@ -17,11 +17,11 @@ from enum import Enum, auto
 
 from aiorepl.errors import SlotError
 from aiorepl.loggers import logger
-from aiorepl.lsn import LSN
+from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.snapshot.chunks import SnapshotPlan
 from aiorepl.snapshot.gap import Gap
-from aiorepl.snapshot.ledger.ledger import ChunkLedger
+from aiorepl.snapshot.ledger.ledger import ChunkLedger, initial_ledger
 from aiorepl.source.continuity import Gap as AcceptedGap
 from aiorepl.source.continuity import GapPolicy
 from aiorepl.source.preflight import PreflightResult
@@ -141,6 +141,55 @@ class Beginning:
         )
         whole = SnapshotPlan(tuple(replace(table, since=None) for table in tables))
         return replace(self, ledger=replace(self.ledger, plan=whole), gap=None)
+
+
+def beginning_with_all(found: PreflightResult, *, truncates: bool) -> Beginning:
+    """Begin with all tables, which are read while the stream runs.
+
+    :param truncates: whether a truncate precedes the rows.
+    """
+    ledger = initial_ledger(found.position, SnapshotPlan(()), found.position.lsn, truncates=truncates)
+    return Beginning(found, ledger, Rows.ALL)
+
+
+def begin_without_export(
+    found: PreflightResult,
+    known: ChunkLedger | None,
+    *,
+    wanted: bool,
+    intended: bool | None,
+    empty_journal: bool,
+    has_catalog: bool,
+    location: str,
+) -> Beginning:
+    """Choose the rows of a start whose slot has exported no snapshot; parameters as for ``choose_rows``.
+
+    :param known: the ledger from before this start.
+    :param has_catalog: whether the source has tables.
+    :param location: of the ledger, for messages.
+    :raises SlotError: rows are needed, and the source has no tables.
+    """
+    is_known = known is not None
+    rows = choose_rows(
+        exported=False, wanted=wanted, intended=intended, known=is_known, empty_journal=empty_journal
+    )
+    if rows is Rows.ALL:
+        if intended is None and not has_catalog:
+            raise SlotError(
+                f"slot {found.position.slot!r} exists but the journal is empty, and the source has no tables that could be "
+                "read: start without a snapshot"
+            )
+        return beginning_with_all(found, truncates=bool(intended))
+    if rows is Rows.REST:
+        return Beginning(found, known)
+    # Logged once, because from now on there is a ledger.
+    _log.warning(
+        "slot %s exists, and there is no %s: the rows from before the slot are not read. If an earlier snapshot was not "
+        "complete, start with resnapshot=True (--resnapshot), or request its tables",
+        found.position.slot,
+        location,
+    )
+    return Beginning(found, ChunkLedger(found.position.at(ZERO)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from aiorepl import LSN, Position, Slice, SnapshotOptions, Source
 from aiorepl.delivery.buffer import SliceBuffer
 from aiorepl.pipeline.direct import DirectFanOut
+from aiorepl.pipeline.fan_out import Inputs
 from aiorepl.snapshot.incremental.requests import Snapshots
 from aiorepl.snapshot.ledger.ledger import ChunkLedger
 from aiorepl.snapshot.ledger.store import MemoryLedger
@@ -202,8 +203,8 @@ class Capture:
 @asynccontextmanager
 async def reading(capture, buffer):
     """Read everything into the buffer."""
-    fan_out = DirectFanOut(OPTIONS, capture, {}, Phase(), Snapshots(None), {})
-    task = asyncio.create_task(fan_out._read(buffer))
+    fan_out = DirectFanOut(Inputs(OPTIONS, capture, {}, Phase(), Snapshots(None), {}))
+    task = asyncio.create_task(fan_out._reader.read(buffer))
     await capture.asked.wait()
     yield
     task.cancel()

@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 from aiorepl import BatchPolicy, Pipeline, RetryPolicy, Sink, TransientError
-from aiorepl.pipeline import fan_out
+from aiorepl.pipeline import source_reader
 from aiorepl.testing.faults import MemorySink
 from tests.waiting import until
 
@@ -148,7 +148,7 @@ class Slow(Sink):
 
 async def test_a_sink_that_holds_the_source_back_is_named(published, monkeypatch, caplog):
     """The statistics name the sink at once, the log after a while, at growing intervals."""
-    monkeypatch.setattr(fan_out, "BACKPRESSURE_WARNING_SECONDS", 0.1)
+    monkeypatch.setattr(source_reader, "BACKPRESSURE_WARNING_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "aiorepl.pipeline")
     await published.create_slot()
     sinks = {"quick": MemorySink(), "slow": Slow()}

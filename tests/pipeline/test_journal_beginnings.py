@@ -7,7 +7,7 @@ import pytest
 from aiorepl import BatchPolicy, Pipeline, SlotError
 from aiorepl.journal import Cursors, JournalReader, prune
 from aiorepl.lsn import LSN
-from aiorepl.pipeline import journaled
+from aiorepl.pipeline import journal_upkeep
 from aiorepl.source.continuity import Gap
 from aiorepl.testing import MemorySink, MemorySource, Stream
 from aiorepl.testing.messages import column
@@ -109,7 +109,7 @@ async def test_retention_waits_for_a_sink_that_was_restored(stream, commit, tmp_
         cursors.append(Cursors(url).get("s").lsn)
         prune(url, retention=retention)
 
-    monkeypatch.setattr(journaled, "keep_pruned", prune_once)
+    monkeypatch.setattr(journal_upkeep, "keep_pruned", prune_once)
     await run(source, {"s": restored}, journal=journal, retention="0s")
     assert [ends[0]] == cursors
     assert [1, 2, 3] == ids(restored)

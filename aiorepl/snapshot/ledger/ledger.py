@@ -230,6 +230,14 @@ class ChunkLedger:
         """Iterate over the tables to be read while the stream runs."""
         return (table for table in self.tables if table.status == "reading" and not table.complete)
 
+    def pending(self, durable: LSN) -> frozenset[int]:
+        """Return the oids of the tables whose snapshots continue, if all consumers have everything up to ``durable``."""
+        failed = {table.oid for table in self.tables if table.status == "failed"}
+        planned = self.plan.tables if self.chunks_done(durable) < len(self.plan) else ()
+        return frozenset(
+            {table.oid for table in self.unfinished} | ({table.oid for table in planned} - failed)
+        )
+
     @property
     def _settled(self) -> set[int]:
         """The oids of tables without needed chunks in the initial snapshot: their rows are all read again, or they have failed."""
