@@ -98,7 +98,7 @@ class Proofs:
         return max(proven, default=None)
 
 
-class Snapshots:
+class HeartbeatSnapshots:
     """The snapshots of heartbeats whose transactions have not all ended yet."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ import asyncpg
 
 from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.errors import loggable
-from aiorepl.journal.times import Snapshots, after_all
+from aiorepl.journal.times import HeartbeatSnapshots, after_all
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
 from aiorepl.source.source import Source
@@ -79,7 +79,7 @@ class Heartbeat:
         self.statistics = HeartbeatStatistics()
         self._source = source
         self._prove = prove
-        self._snapshots = Snapshots()
+        self._snapshots = HeartbeatSnapshots()
         self._connection = KeptConnection(source.connect_sql)
 
     async def run(self) -> None:

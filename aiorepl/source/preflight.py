@@ -13,6 +13,7 @@ from aiorepl.source.catalog.table_lookups import TableLookups
 from aiorepl.source.lineage import Identity, Upgrade
 from aiorepl.source.server.binary import require_cents
 from aiorepl.source.server.queries import (
+    Settings,
     Slot,
     existing_publications,
     read_process,
@@ -122,13 +123,7 @@ async def preflight(
         # Refuse a pool that does not keep sessions now, and not at the first look-up.
         (await source.connect_sql()).terminate()
     plugin_options = source.options(control_messages=control_messages).negotiate(connection.server_version)
-    settings = await read_settings(connection)
-    require_logical(settings, connection.server_version)
-    names = source.options().publications
-    existing = await existing_publications(connection, names)
-    if not existing.issuperset(names):
-        existing = await existing_publications(connection)
-    require_publications(existing, names)
+    settings = await _check_server(connection, source.options().publications)
     cents = not source.binary or await require_cents(connection, source)
     # Ask for the standby's process before the timeline is read: a server that is no longer a standby keeps its timeline.
     process = await read_process(connection)
@@ -137,19 +132,15 @@ async def preflight(
     slot = await _check_slot(connection, source, request, identity, system, tables)
     created: CreatedSlot | None = None
     if slot is None:
-        if request.replace and not process.in_recovery:
-            await reserve_wal(connection)
-        created = await create_slot(connection, source, snapshot=request.snapshot, waits=waits)
+        created = await _create(connection, source, request, waits, in_recovery=process.in_recovery)
         begin = created.consistent_point
     else:
         begin = require_usable(slot, source, system.database)
         if source.create_slot and request.previous is None:
             _log.info("slot %s exists: using it from %s", source.slot, begin)
-    timelines = identity.timelines
+    lines = identity.timelines
     return PreflightResult(
-        Position(
-            identity.system_identifier, timelines.current, source.slot, begin, timelines, system.database
-        ),
+        Position(identity.system_identifier, lines.current, source.slot, begin, lines, system.database),
         created,
         settings.wal_sender_timeout,
         plugin_options,
@@ -166,6 +157,26 @@ async def preflight(
         server_timeline=system.timeline,
         upgrade=identity.upgrade,
     )
+
+
+async def _check_server(connection: Connection, names: tuple[str, ...]) -> Settings:
+    """Check the settings of the server, and its publications; return the settings."""
+    settings = await read_settings(connection)
+    require_logical(settings, connection.server_version)
+    existing = await existing_publications(connection, names)
+    if not existing.issuperset(names):
+        # The error names all that exist.
+        existing = await existing_publications(connection)
+    require_publications(existing, names)
+    return settings
+
+
+async def _create(
+    connection: Connection, source: Source, request: SlotRequest, waits: Waits | None, *, in_recovery: bool
+) -> CreatedSlot:
+    if request.replace and not in_recovery:
+        await reserve_wal(connection)
+    return await create_slot(connection, source, snapshot=request.snapshot, waits=waits)
 
 
 async def _check_slot(

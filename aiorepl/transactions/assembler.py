@@ -108,7 +108,10 @@ class Assembler:
         self._preparing: m.BeginPrepare | None = None
         # The transactions in progress with a message of the event trigger.
         self._altering: set[int] = set()
-        self._handlers: dict[type, Callable[[Any], None]] = {
+        self._handlers = self._handler_table()
+
+    def _handler_table(self) -> dict[type, Callable[[Any], None]]:
+        return {
             m.Begin: self._enter,
             m.Commit: self._commit,
             m.Origin: self._set_origin,

@@ -25,7 +25,7 @@ from aiorepl.errors import (
 )
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN
-from aiorepl.wire import commands, frames, session_settings
+from aiorepl.wire import commands, frames
 from aiorepl.wire.frames import Received
 from aiorepl.wire.interface import CreatedSlot, System
 from aiorepl.wire.opening import (
@@ -37,11 +37,12 @@ from aiorepl.wire.opening import (
     is_sql_ascii,
     server_name,
 )
+from aiorepl.wire.pooler import prepare
 from aiorepl.wire.protocol import ReplicationProtocol
 from aiorepl.wire.query_results import parsing
 from aiorepl.wire.server_errors import slot_problem
 from aiorepl.wire.server_process import ServerProcess
-from aiorepl.wire.session_settings import NO_POOLER, TEXT_SETTINGS, ProcessId
+from aiorepl.wire.session_settings import NO_POOLER, TEXT_SETTINGS
 from aiorepl.wire.slot_creation import cancellable_create
 from aiorepl.wire.slot_position import confirmed_query, require_unmoved
 
@@ -85,7 +86,11 @@ class ReplicationConnection:
         connection = cls(protocol, version, exposure(transport))
         server = server_name(dsn)
         try:
-            process = await connection._prepare(pid, server)
+            with parsing("the settings of the session"):
+                # A pooler in any mode gives a walsender its own process, and may share any other process.
+                is_walsender = connection.identify_system
+                process = await prepare(connection.query, pid, TEXT_SETTINGS, server, is_walsender)
+            connection.pooled = process.pid != pid
             if any_bytes:
                 await connection.query(NO_CONVERSION)
         except ConnectionLost:
@@ -97,26 +102,6 @@ class ReplicationConnection:
             process, transport, partial(connect_sql, dsn, **kwargs), pooled=connection.pooled
         )
         return connection
-
-    async def _prepare(self, told: int, server: str) -> ProcessId:
-        """Set and verify the settings of the session; return the server process.
-
-        A pooler in any mode gives a replication connection its own server process.
-
-        :param told: the process number that the server sent when the session began; a pooler sends an invented number.
-        :raises ConnectionFailed: the session does not keep a setting, or a pooler has opened an ordinary connection.
-        """
-        with parsing("the settings of the session"):
-            rows = await self.query(session_settings.set_if_own(TEXT_SETTINGS, told))
-            process = session_settings.served_by(rows)
-            if process.pid != told:
-                self.pooled = True
-                # Check that the process is a walsender: a pooler may share any other process.
-                await self.identify_system()
-                await self.query(session_settings.set_in_pool(TEXT_SETTINGS))
-                rows = await self.query(session_settings.read_back(TEXT_SETTINGS))
-            session_settings.require_exact(rows, server)
-        return process
 
     @property
     def bytes_received(self) -> int:

@@ -24,7 +24,7 @@ from aiorepl import credentials
 from aiorepl.dsn import wrong_form
 from aiorepl.errors import ConfigurationError, ConnectionFailed, ConnectionLost, ServerError
 from aiorepl.wire.commands import literal
-from aiorepl.wire.pooler import prepare
+from aiorepl.wire.pooler import prepare_sql
 from aiorepl.wire.session_settings import NO_POOLER, STARTUP, TEXT_SETTINGS
 
 # A database with encoding SQL_ASCII may hold any bytes. Under another client encoding the server refuses text that is not
@@ -172,7 +172,7 @@ async def _connect(
         return connection
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            process = await prepare(connection, settings, server_name(dsn), authenticated)
+            process = await prepare_sql(connection, settings, server_name(dsn), authenticated)
             connection.server_pid, connection.server = process
     except asyncpg.InterfaceError:
         # The server has closed the connection. An InterfaceError of ``asyncpg.connect`` would be about the DSN.

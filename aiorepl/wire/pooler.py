@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
 
 from aiorepl.errors import ConnectionFailed
 from aiorepl.wire import session_settings
-from aiorepl.wire.session_settings import ProcessId
+from aiorepl.wire.session_settings import ProcessId, Rows
 
 Open = Callable[[], Awaitable[Any]]
 """Opens an asyncpg connection."""
@@ -28,30 +29,47 @@ _PID: Final = "SELECT pg_catalog.pg_backend_pid()"
 _ELSEWHERE: Final = ("26000", "42P05")
 
 
-async def prepare(connection: Any, settings: Mapping[str, str], server: str, another: Open) -> ProcessId:
+async def prepare(
+    fetch: Callable[[str], Awaitable[Rows]],
+    told: int,
+    settings: Mapping[str, str],
+    server: str,
+    check_pooler: Callable[[], Awaitable[object]],
+) -> ProcessId:
+    """Set and verify the settings of a session; return its server process.
+
+    :param fetch: runs a query.
+    :param told: the process number that the server sent when the session began; a pooler sends an invented number.
+    :param server: the server as a noun phrase.
+    :param check_pooler: called behind a pooler; checks that this client keeps its server process.
+    :raises ConnectionFailed: the session cannot keep the settings; says what to do.
+    """
+    rows = await fetch(session_settings.set_if_own(settings, told))
+    process = session_settings.served_by(rows)
+    if process.pid != told:
+        await check_pooler()
+        await fetch(session_settings.set_in_pool(settings))
+        rows = await fetch(session_settings.read_back(settings))
+        if session_settings.served_by(rows) != process:
+            raise _exchanged(server)
+    session_settings.require_exact(rows, server)
+    return process
+
+
+async def prepare_sql(connection: Any, settings: Mapping[str, str], server: str, another: Open) -> ProcessId:
     """Set and verify the settings of an asyncpg connection; return its server process.
 
-    :param server: the server as a noun phrase.
     :param another: opens a second connection through the same pooler.
-    :raises ConnectionFailed: the connection cannot keep the settings; says what to do.
+    :raises ConnectionFailed: as by ``prepare``.
     :raises asyncpg.PostgresError, asyncpg.InterfaceError, OSError: the connection cannot be used.
     """
-    told = int(connection.get_server_pid())
+    check = partial(_require_session, connection, server, another)
     try:
-        rows = await connection.fetch(session_settings.set_if_own(settings, told))
-        process = session_settings.served_by(rows)
-        if process.pid != told:
-            await _require_session(connection, server, another)
-            await connection.fetch(session_settings.set_in_pool(settings))
-            rows = await connection.fetch(session_settings.read_back(settings))
-            if session_settings.served_by(rows) != process:
-                raise _exchanged(server)
+        return await prepare(connection.fetch, int(connection.get_server_pid()), settings, server, check)
     except asyncpg.PostgresError as error:
         if error.sqlstate in _ELSEWHERE:
             raise _exchanged(server) from None
         raise
-    session_settings.require_exact(rows, server)
-    return process
 
 
 async def _require_session(connection: Any, server: str, another: Open) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from aiorepl.errors import DamagedJournal
 from aiorepl.journal import JournalReader
-from aiorepl.journal.times import NO_TIMES, Proofs, Snapshots, Times, after_all
+from aiorepl.journal.times import NO_TIMES, HeartbeatSnapshots, Proofs, Times, after_all
 from aiorepl.lsn import LSN
 from aiorepl.storage.checked_json import seal
 from aiorepl.testing.messages import column
@@ -19,7 +19,7 @@ from tests.growing_journal import GrowingJournal
 
 def test_proofs_wait_for_the_transactions_that_run():
     """A time is proven once every transaction has ended that ran then. Without one, it is proven at once."""
-    heartbeats = Snapshots()
+    heartbeats = HeartbeatSnapshots()
     assert heartbeats.proven(100, 7, 7) == 100
     # 7 runs, and 8 and 9 begin meanwhile.
     assert heartbeats.proven(110, 7, 8) is None
@@ -33,7 +33,7 @@ def test_proofs_wait_for_the_transactions_that_run():
 
 def test_a_clock_that_went_back_proves_less():
     """Times that are to come once more are not proven when the transactions of that snapshot end."""
-    heartbeats = Snapshots()
+    heartbeats = HeartbeatSnapshots()
     assert heartbeats.proven(100, 7, 8) is None
     assert heartbeats.proven(900, 7, 9) is None
     assert heartbeats.proven(110, 9, 9) == 110
@@ -41,7 +41,7 @@ def test_a_clock_that_went_back_proves_less():
 
 def test_many_snapshots_are_thinned():
     """A transaction that runs for days holds the time back, but the memory is bounded, and the time goes on after it."""
-    heartbeats = Snapshots()
+    heartbeats = HeartbeatSnapshots()
     assert {heartbeats.proven(time, 1, time + 2) for time in range(5000)} == {None}
     assert len(heartbeats._open) <= 1024
     assert heartbeats.proven(5000, 4999, 5002) > 4990
@@ -120,7 +120,7 @@ def test_xids_of_32_bits():
 @pytest.mark.parametrize("seed", range(40))
 def test_a_steady_clock(seed):
     """Whatever a heartbeat proves is true: no later transaction has an earlier commit time. And the time moves on."""
-    server, heartbeats, proven = Server(seed), Snapshots(), []
+    server, heartbeats, proven = Server(seed), HeartbeatSnapshots(), []
     for _ in range(400):
         server.step()
         if server.random.random() < 0.3:
@@ -135,7 +135,7 @@ def test_a_steady_clock(seed):
 @pytest.mark.parametrize("seed", range(40))
 def test_clocks_that_jump(seed):
     """If the clock jumps, exactly the transactions that contradict the promise are counted as late, and a jump forward claims nothing."""
-    server, heartbeats, times, late = Server(seed), Snapshots(), NO_TIMES, []
+    server, heartbeats, times, late = Server(seed), HeartbeatSnapshots(), NO_TIMES, []
     seen = 0
     for number in range(600):
         server.step()

@@ -10,7 +10,7 @@ from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.options import Streaming
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.pgoutput.tuples import UNCHANGED
-from aiorepl.snapshot.merging.window import Visibility, Window
+from aiorepl.snapshot.merging.window import VisibleXids, Window
 from aiorepl.testing import messages as build
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.spool import Spool
@@ -27,13 +27,13 @@ OID = 7
 def test_visibility(xid, seen, epoch):
     """A transaction is visible if it ended before the snapshot; the epoch of the stream's xids is the nearest one."""
     base = epoch << 32
-    snapshot = Visibility.parse(f"{base + 101}:{base + 110}:{base + 101},{base + 105}")
+    snapshot = VisibleXids.parse(f"{base + 101}:{base + 110}:{base + 101},{base + 105}")
     assert seen == snapshot.sees(xid)
 
 
 def test_visibility_around_a_wrap():
     """An xid from before the wraparound is old, one from after it new."""
-    snapshot = Visibility.parse(f"{2**32 - 2}:{2**32 + 5}:{2**32 - 2},{2**32 + 3}")
+    snapshot = VisibleXids.parse(f"{2**32 - 2}:{2**32 + 5}:{2**32 - 2},{2**32 + 3}")
     assert [True, False, True, False, False] == [
         snapshot.sees(xid) for xid in (2**32 - 3, 2**32 - 2, 2**32 - 1, 3, 5)
     ]
@@ -55,7 +55,7 @@ def test_a_key_that_cannot_be_decoded(tmp_path):
     for part in slices:
         window.observe(part)
     (change,) = slices[0].changes
-    before, after = Visibility.parse("5:5:"), Visibility.parse("8:8:")
+    before, after = VisibleXids.parse("5:5:"), VisibleXids.parse("8:8:")
     assert window.judge(before, change.layout.relation).again is not None
     assert window.take_owed() is None
     window.prune(after)
@@ -87,7 +87,7 @@ def relation(*columns: str) -> Relation:
     return found
 
 
-UNSEEN = Visibility.parse("7:7:")
+UNSEEN = VisibleXids.parse("7:7:")
 
 
 @pytest.mark.parametrize("change", ["insert", "delete"])

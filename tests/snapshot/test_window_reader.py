@@ -40,7 +40,7 @@ from aiorepl.snapshot.incremental.table import read_table
 from aiorepl.snapshot.ledger.ledger import TableChange, TableProgress
 from aiorepl.snapshot.merging.chunk_rows import ChunkRows
 from aiorepl.snapshot.merging.merge import ChunkMerge
-from aiorepl.snapshot.merging.window import Visibility, Window
+from aiorepl.snapshot.merging.window import VisibleXids, Window
 from aiorepl.snapshot.options import SnapshotOptions
 from aiorepl.snapshot.planning import TableFiles
 from aiorepl.snapshot.tables import PublishedColumn, PublishedTable
@@ -232,10 +232,10 @@ class Server:
 
     # The rows that a reader sees.
 
-    def snapshot(self) -> Visibility:
+    def snapshot(self) -> VisibleXids:
         """Take a snapshot."""
         running = frozenset(transaction.xid for transaction in self.transactions)
-        return Visibility(min(running, default=self._next_xid), self._next_xid, running)
+        return VisibleXids(min(running, default=self._next_xid), self._next_xid, running)
 
     def message(self, prefix: str, content: str) -> LSN:
         """Write a logical message."""
@@ -622,7 +622,7 @@ class Chunk:
     """A transaction that reads one chunk."""
 
     world: World
-    visible: Visibility
+    visible: VisibleXids
     rows: dict[int, Row]
     locks: bool = False
     time: int = 0
@@ -957,7 +957,7 @@ def test_more_rows_than_a_window_remembers(tmp_path):
     case.deliver()
     relation = described().layout.relation
     assert case.window.judge(
-        Visibility(running.xid, running.xid + 1, frozenset((running.xid,))), relation
+        VisibleXids(running.xid, running.xid + 1, frozenset((running.xid,))), relation
     ).again
     assert case.window.take_owed() is None
     assert 0 == case.window.memory

@@ -21,7 +21,7 @@ from aiorepl.snapshot.described import DescribedTable, require_same_types
 from aiorepl.snapshot.incremental.stream_source import SnapshotSource
 from aiorepl.snapshot.merging.chunk_rows import ChunkRows
 from aiorepl.snapshot.merging.overtaken import Key
-from aiorepl.snapshot.merging.window import Visibility
+from aiorepl.snapshot.merging.window import VisibleXids
 from aiorepl.snapshot.planning import table_files
 from aiorepl.snapshot.privileges import denied
 from aiorepl.snapshot.reading_transaction import begin_reading, lock_table
@@ -50,7 +50,7 @@ class FreshTransaction:
     :param time: when the transaction began, in microseconds since 2000-01-01 00:00 UTC.
     """
 
-    visible: Visibility
+    visible: VisibleXids
     time: int
     _source: SnapshotSource
     _control: Any
@@ -170,7 +170,7 @@ class FreshChunks:
         try:
             await begin_reading(connection, snapshot, self._source.options.lock_timeout)
             (row,) = await connection.fetch(_SNAPSHOT)
-            visible, time = Visibility.parse(row["visible"]), from_datetime(row["time"])
+            visible, time = VisibleXids.parse(row["visible"]), from_datetime(row["time"])
             yield FreshTransaction(visible, time, self._source, self._control, connection, self._counters)
             await connection.execute("ROLLBACK")
         except BaseException:

@@ -29,6 +29,7 @@ from aiorepl.pgoutput.tuples import any_unchanged, encoded_columns
 from aiorepl.snapshot.merging.overtaken import Columns, Key, Overtaken, PartialRow, filled
 from aiorepl.snapshot.merging.row_keys import RowKeys
 from aiorepl.transactions.changes import Change, Delete, RowChange, Truncate, Update
+from aiorepl.transactions.rewriting import with_encoded
 from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction, with_epoch
@@ -41,7 +42,7 @@ _KEY_BYTES: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Visibility:
+class VisibleXids:
     """The result of ``pg_current_snapshot()``: which transactions a snapshot sees.
 
     :param xmin: every transaction before this xid had ended; xids have their epoch.
@@ -54,7 +55,7 @@ class Visibility:
     in_progress: frozenset[int]
 
     @classmethod
-    def parse(cls, text: str) -> Visibility:
+    def parse(cls, text: str) -> VisibleXids:
         """Parse ``xmin:xmax:xip,xip…``.
 
         :raises ValueError: the text has another form.
@@ -145,7 +146,7 @@ class Window:
         if part.end_lsn is not None:
             self._close(header)
 
-    def judge(self, snapshot: Visibility, relation: Relation) -> Verdict:
+    def judge(self, snapshot: VisibleXids, relation: Relation) -> Verdict:
         """Decide at a chunk's high watermark which of its rows may be delivered.
 
         :param relation: the table as it was when the chunk was read.
@@ -162,7 +163,7 @@ class Window:
             overtaken.then(touched.rows)
         return Verdict(overtaken)
 
-    def prune(self, snapshot: Visibility) -> None:
+    def prune(self, snapshot: VisibleXids) -> None:
         """Forget the transactions that a chunk's snapshot sees, because all later snapshots see them too."""
         for xid in [xid for xid in self._committed if snapshot.sees(xid)]:
             self._bytes -= self._committed.pop(xid).bytes
@@ -314,9 +315,7 @@ def kept(
         if key is None or key not in dropped:
             yield change.layout, message
         elif (columns := fills.get(key)) is not None:
-            head = message.payload[: message.new_at + 2]
             whole = filled(columns, tuple(encoded_columns(message.payload, message.new_at)))
-            yield (
-                change.layout,
-                InsertMessage(message.relation, message.new_at, head + b"".join(whole), message.xid),
-            )
+            completed = with_encoded(message, message.relation, dict(enumerate(whole)))
+            assert isinstance(completed, InsertMessage)
+            yield change.layout, completed
