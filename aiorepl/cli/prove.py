@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "aiorepl_verify"
 
 _PREPARED = "SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND gid ~ $1"
-_wait = click.option(
-    "--wait",
-    type=options.DURATION,
-    default="60s",
-    show_default=True,
-    help="The longest wait for the server.",
-)
+_wait = click.option("--wait", type=options.DURATION, default="60s", help="The longest wait for the server.")
 
 
 @click.group(short_help="Prove that a consumer loses and invents nothing.")
@@ -45,11 +39,7 @@ def prove() -> None:
 @prove.command()
 @options.dsn
 @click.option(
-    "--rows",
-    type=click.IntRange(1),
-    default=60,
-    show_default=True,
-    help="Rows in each table: few, so that writers meet.",
+    "--rows", type=click.IntRange(1), default=60, help="Rows in each table: few, so that writers meet."
 )
 @_wait
 def create(dsn: str | None, rows: int, wait: float) -> None:
@@ -71,30 +61,14 @@ def drop(dsn: str | None, wait: float) -> None:
 
 @prove.command()
 @options.dsn
+@click.option("--for", "seconds", type=options.DURATION, default="60s", help="How long to write.")
+@click.option("--writers", type=click.IntRange(1), default=2, help="How many clients write at the same time.")
+@click.option("--seed", default=1, help="Draws other transactions.")
 @click.option(
-    "--for", "seconds", type=options.DURATION, default="60s", show_default=True, help="How long to write."
+    "--largest", type=click.IntRange(1), default=1000, help="The most rows that one statement writes."
 )
 @click.option(
-    "--writers",
-    type=click.IntRange(1),
-    default=2,
-    show_default=True,
-    help="How many clients write at the same time.",
-)
-@click.option("--seed", default=1, show_default=True, help="Draws other transactions.")
-@click.option(
-    "--largest",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="The most rows that one statement writes.",
-)
-@click.option(
-    "--pause",
-    type=options.DURATION,
-    default="20ms",
-    show_default=True,
-    help="The longest pause between transactions.",
+    "--pause", type=options.DURATION, default="20ms", help="The longest pause between transactions."
 )
 @_wait
 @click.option("--no-ddl", is_flag=True, help="Add and drop no columns, and leave the replica identity.")

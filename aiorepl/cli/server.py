@@ -10,13 +10,7 @@ from aiorepl.cli.log import Log
 
 
 @click.command(short_help="Start a temporary PostgreSQL server with wal_level = logical.")
-@click.option(
-    "--version",
-    type=click.Choice(["18", "16"]),
-    default="18",
-    show_default=True,
-    help="The server's major version.",
-)
+@click.option("--version", type=click.Choice(["18", "16"]), default="18", help="The server's major version.")
 @click.pass_obj
 def server(log: Log, version: str) -> int:
     """Start a temporary PostgreSQL server with wal_level = logical on 127.0.0.1, and print the DSN of its superuser.

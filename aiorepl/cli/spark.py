@@ -169,19 +169,9 @@ def _served(
     "--table", "tables", multiple=True, metavar="SCHEMA.TABLE", help="Only this table; may be repeated."
 )
 @click.option(
-    "--range-rows",
-    type=click.IntRange(1),
-    default=100_000,
-    show_default=True,
-    help="About how many rows a key range has.",
+    "--range-rows", type=click.IntRange(1), default=100_000, help="About how many rows a key range has."
 )
-@click.option(
-    "--timeout",
-    type=DURATION,
-    default="10m",
-    show_default=True,
-    help="How long to wait for the mirror.",
-)
+@click.option("--timeout", type=DURATION, default="10m", help="How long to wait for the mirror.")
 @click.option("--keys", "show_keys", is_flag=True, help="Print the keys of rows that differ.")
 @click.option(
     "--repair",

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     "--streaming",
     type=click.Choice(["off", "on", "parallel"]),
     default="off",
-    show_default=True,
     help="Receive large transactions while they run; print them when they commit.",
 )
 @click.option("--two-phase", is_flag=True, help="Print prepared transactions at PREPARE TRANSACTION.")
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
     "--interface",
     type=click.Choice(["walsender", "sql"]),
     default="walsender",
-    show_default=True,
     help="sql: poll the slot's SQL functions, for servers without replication connections.",
 )
 @click.option(
@@ -66,7 +64,6 @@ if TYPE_CHECKING:
     "--values",
     type=click.Choice(["typed", "text"]),
     default="typed",
-    show_default=True,
     help="text: every value as PostgreSQL prints it.",
 )
 @click.option("--boundaries", is_flag=True, help="Print a line for each BEGIN and COMMIT too.")

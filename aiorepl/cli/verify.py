@@ -37,14 +37,12 @@ def verify() -> None:
     "--settle",
     type=options.DURATION,
     default="5s",
-    show_default=True,
     help="Without --pipeline: the time that the target gets to catch up.",
 )
 @click.option(
     "--timeout",
     type=options.DURATION,
     default="10m",
-    show_default=True,
     help="How long to compare changing rows again, and to wait for the pipeline.",
 )
 @click.option("--keys", "show_keys", is_flag=True, help="Print the keys of some rows that differ.")

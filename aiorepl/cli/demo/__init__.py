@@ -13,14 +13,11 @@ from aiorepl.errors import ConfigurationError
 @click.command(short_help="Replicate a small shop on a temporary PostgreSQL, and compare every row.")
 @click.option("--keep", is_flag=True, help="Leave the server running; print its DSN and how to stop it.")
 @click.option("--no-spark", is_flag=True, help="Omit the Delta mirror that Spark keeps.")
-@click.option(
-    "--seconds", type=click.IntRange(1, 600), default=10, show_default=True, help="Duration of the load."
-)
+@click.option("--seconds", type=click.IntRange(1, 600), default=10, help="Duration of the load.")
 @click.option(
     "--path",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("aiorepl-demo"),
-    show_default=True,
     help="Folder for the journal, the files and the mirror; emptied at each start.",
 )
 @click.option(
