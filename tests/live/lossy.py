@@ -40,6 +40,21 @@ class Lossy:
     async def execute(self, *statements: str) -> None:
         await self.published.execute(*statements)
 
+    async def run_twice(self, note: str = "'x'") -> None:
+        """Create ``events``, a table without a key, and run a pipeline twice, each time after rows in both tables.
+
+        :param note: the note of the first items, in SQL.
+        """
+        await self.execute(
+            INSERTS,
+            "CREATE TABLE events (id int, note text)",
+            f"INSERT INTO items SELECT n, {note} FROM generate_series(3, 40) n",
+            "INSERT INTO events SELECT n, 'x' FROM generate_series(103, 120) n",
+        )
+        await self.run()
+        await self.execute("INSERT INTO items VALUES (50)", "INSERT INTO events VALUES (150)")
+        await self.run()
+
     async def run(self) -> list[tuple[str, str, int]]:
         """Run a pipeline to the end of WAL, and return the changes that the sink has received meanwhile."""
         before = len(self.sinks["log"].seen)

@@ -35,15 +35,7 @@ async def lossy(publish: Publish, servers: Any, way: dict[str, Any], version: in
     """Two tables, the second without a key, after two runs of a pipeline. Only inserts and truncates are published."""
     with servers.new(version, **SETTINGS) as server:
         found = Lossy(await publish(server.dsn), way)
-        await found.execute(
-            INSERTS,
-            "CREATE TABLE events (id int, note text)",
-            "INSERT INTO items SELECT n, repeat('x', 500) FROM generate_series(3, 40) n",
-            "INSERT INTO events SELECT n, 'x' FROM generate_series(103, 120) n",
-        )
-        await found.run()
-        await found.execute("INSERT INTO items VALUES (50)", "INSERT INTO events VALUES (150)")
-        await found.run()
+        await found.run_twice("repeat('x', 500)")
         yield found
 
 

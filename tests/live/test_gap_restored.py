@@ -16,7 +16,7 @@ import pytest
 from aiorepl.testing import EmbeddedServer
 from tests.live.backup import Backup
 from tests.live.conftest import Published
-from tests.live.lossy import INSERTS, SETTINGS, Log, Lossy
+from tests.live.lossy import SETTINGS, Log, Lossy
 
 pytestmark = pytest.mark.by_day
 
@@ -35,15 +35,7 @@ async def lossy(
     """Two tables, whose updates and deletes are not published, after two runs of a pipeline."""
     found = Lossy(await publish(primary.dsn), way)
     found.sinks["log"] = Log(keeps_position=True)
-    await found.execute(
-        INSERTS,
-        "CREATE TABLE events (id int, note text)",
-        "INSERT INTO items SELECT n, 'x' FROM generate_series(3, 40) n",
-        "INSERT INTO events SELECT n, 'x' FROM generate_series(103, 120) n",
-    )
-    await found.run()
-    await found.execute("INSERT INTO items VALUES (50)", "INSERT INTO events VALUES (150)")
-    await found.run()
+    await found.run_twice()
     return found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiorepl import Pipeline
-from tests.live.lossy import INSERTS, SETTINGS, Log, Lossy
+from tests.live.lossy import SETTINGS, Log, Lossy
 
 pytestmark = pytest.mark.by_day
 
@@ -20,15 +20,7 @@ async def test_rows_that_only_the_old_primary_had(
     lossy = Lossy(published, way)
     lossy.sinks["log"] = Log(keeps_position=True)
     lossy.options = {"dsn": pair.dsn, "failover": True}
-    await lossy.execute(
-        INSERTS,
-        "CREATE TABLE events (id int, note text)",
-        "INSERT INTO items SELECT n, 'x' FROM generate_series(3, 40) n",
-        "INSERT INTO events SELECT n, 'x' FROM generate_series(103, 120) n",
-    )
-    await lossy.run()
-    await lossy.execute("INSERT INTO items VALUES (50)", "INSERT INTO events VALUES (150)")
-    await lossy.run()
+    await lossy.run_twice()
     async with Pipeline(published.source(**lossy.options), lossy.sinks, **lossy.way):
         await pair.synchronized()
     await pair.hold_back()
