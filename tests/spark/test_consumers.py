@@ -206,23 +206,6 @@ def without_query(offset: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in offset.items() if name not in ("query", "start")}
 
 
-def test_a_checkpoint_of_an_earlier_version(journal) -> None:
-    """A checkpoint without a query's identity is continued, even in its first batch; new queries cannot use its cursor."""
-    append(journal, 1)
-    start = without_query(Run(journal).reader.initialOffset())
-    end = without_query(Run(journal).first_batch())
-    assert Run(journal, consumer="q").segments(start, end) == 1
-    append(journal, 2)
-    run = Run(journal, consumer="q")
-    assert run.reader.latestOffset(end, ReadAllAvailable()) == without_query(
-        journal.stream.position.at(journal.stream.ends[1]).to_json()
-    )
-    run.next_batch(run.next_batch(end))
-    assert Cursors(journal.folder).get("q").lsn == journal.stream.ends[1]
-    with pytest.raises(ConfigurationError, match="another Spark query"):
-        Run(journal, consumer="q").first_batch()
-
-
 def test_an_offset_without_a_query(journal) -> None:
     """An offset with a start but without a query's identity is an error that says what to do."""
     append(journal, 1)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, Schema
 
 from aiorepl import ConfigurationError
 from aiorepl.spark.lake.delta_folder import DeltaFolder
-from aiorepl.spark.snapshot.files import DeltaFiles
+from aiorepl.spark.snapshot.chunks import DeltaFiles
 
 DECIMALS = {"n": pa.decimal128(9, 2), "d": pa.decimal128(18, 0), "h": pa.decimal128(38, 5)}
 ROWS = pa.record_batch({"id": pa.array([1, 2], pa.int32()), "v": pa.array(["a", None])})

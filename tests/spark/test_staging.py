@@ -15,11 +15,12 @@ from aiorepl.lsn import ZERO
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.spark.mirroring import staged_store
+from aiorepl.spark.mirroring.changes import changes
 from aiorepl.spark.mirroring.executors import pickled, unpickled
 from aiorepl.spark.mirroring.mirror import Mirror
 from aiorepl.spark.mirroring.shuffle import Routes
 from aiorepl.spark.mirroring.source import url_of
-from aiorepl.spark.mirroring.staging import StagedFile, changes, stage
+from aiorepl.spark.mirroring.staging import StagedFile, stage
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.blocks import plan
 from aiorepl.storage.local import LocalStore

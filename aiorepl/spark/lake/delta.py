@@ -16,7 +16,6 @@ import pyarrow as pa
 
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
-from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_log import Snapshot, commit_info, commits
 from aiorepl.spark.lake.delta_scan import DeltaRows
@@ -165,9 +164,6 @@ class DeltaTarget:
 
     def versions(self) -> Iterator[TargetVersion]:
         return versions(self._folder)
-
-    def as_of(self, lsn: LSN) -> int | None:
-        return next((each.number for each in versions(self._folder) if each.commit.lsn <= lsn), None)
 
     def maintain(self) -> None:
         snapshot = self._snapshot()

@@ -33,7 +33,6 @@ from pyiceberg.transforms import IdentityTransform
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.loggers import logger
-from aiorepl.lsn import LSN
 from aiorepl.spark.lake.iceberg_metadata import (
     columns_of,
     rolled_back,
@@ -207,9 +206,6 @@ class IcebergTarget:
     def versions(self) -> Iterator[TargetVersion]:
         table = self._open()
         return iter(()) if table is None else versions(table)
-
-    def as_of(self, lsn: LSN) -> int | None:
-        return next((each.number for each in self.versions() if each.commit.lsn <= lsn), None)
 
     def maintain(self) -> None:
         table = self._open()

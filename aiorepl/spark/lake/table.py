@@ -242,9 +242,6 @@ class Target(Protocol):
     def versions(self) -> Iterator[TargetVersion]:
         """Yield the versions at the ends of batches, newest first, as far back as the format's log reaches."""
 
-    def as_of(self, lsn: LSN) -> int | None:
-        """Find the version that has all changes up to ``lsn`` and no later ones; ``None`` if there is none, or it is gone."""
-
     def maintain(self) -> None:
         """Compact and vacuum the table, if it is time. This may take long; a failure loses nothing."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
@@ -91,14 +91,7 @@ def apply_changes(
     :returns: the running query; ``None`` if ``df`` is a batch DataFrame, which is then applied.
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
     """
-    needed = (*keys, OP, COMMIT_LSN, ORDINAL, UNCHANGED, *((COMMIT_TS,) if mode == "history" else ()))
-    missing = [column for column in needed if column not in df.columns]
-    if missing or not (keys or mode == "changelog"):
-        raise ConfigurationError(
-            f"apply_changes needs the column {missing[0]!r}: read one table's changes with the option table"
-            if missing
-            else "apply_changes needs keys, the columns that identify a row"
-        )
+    _require_columns(df, keys, mode)
     folder = "" if checkpoint is None else os.fspath(checkpoint)
     if isinstance(target, str | os.PathLike):
         place = os.fspath(target).rstrip("/")
@@ -128,12 +121,30 @@ def apply_changes(
     if not df.isStreaming:
         batches.apply(df, None)
         return None
-    writer = df.writeStream.foreachBatch(batches).option("checkpointLocation", folder)
-    if name is not None:
-        writer = writer.queryName(name)
-    if trigger is not None:
-        writer = writer.trigger(**trigger)
-    return writer.start()
+    return _started(df, batches, folder, name, trigger)
+
+
+def _require_columns(df: DataFrame, keys: Sequence[str], mode: Mode) -> None:
+    needed = (*keys, OP, COMMIT_LSN, ORDINAL, UNCHANGED, *((COMMIT_TS,) if mode == "history" else ()))
+    missing = [column for column in needed if column not in df.columns]
+    if missing or not (keys or mode == "changelog"):
+        raise ConfigurationError(
+            f"apply_changes needs the column {missing[0]!r}: read one table's changes with the option table"
+            if missing
+            else "apply_changes needs keys, the columns that identify a row"
+        )
+
+
+def _started(
+    df: DataFrame,
+    batches: _Batches,
+    checkpoint: str,
+    name: str | None,
+    trigger: Mapping[str, Any] | None,
+) -> StreamingQuery:
+    writer = df.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint)
+    writer = writer if name is None else writer.queryName(name)
+    return (writer if trigger is None else writer.trigger(**trigger)).start()
 
 
 class _Batches:

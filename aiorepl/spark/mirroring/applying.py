@@ -185,7 +185,7 @@ class Applying:
         due = {*aside, *self._added(state)} if first else set[TableName]()
         within = head.end.part or head.end.block
         end = state.lsn if within else head.end.place.lsn
-        whole = BatchRange(head.end.start_lsn or LSN(0), state.lsn, end, head.lsn, head.times)
+        whole = BatchRange(head.end.start_lsn, state.lsn, end, head.lsn, head.times)
         self._lacking.clear()
         complete = partial(self._file.complete(state).after, whole, self._completeness())
         commit = Commit(_application(state), number, head.lsn)
@@ -289,7 +289,7 @@ class Applying:
         except JournalError as error:
             if isinstance(error, DamagedJournal) or transient(error):
                 raise
-            if self._writer.exists(table):
+            if self._writer.columns(table) is not None:
                 raise ConfigurationError(
                     f"{table} was mirrored before, and changes that it has missed since were pruned: delete its target, and request "
                     "a snapshot of it"
@@ -319,10 +319,7 @@ class Applying:
 
 def _beginning(head: Head) -> Offset:
     """Return the offset where the mirror began."""
-    start = head.end.start_lsn
-    return replace(
-        head.start, position=head.start.position.at(LSN(0) if start is None else start), part=0, block=0
-    )
+    return replace(head.start, position=head.start.position.at(head.end.start_lsn), part=0, block=0)
 
 
 def _application(state: SavedState) -> str:

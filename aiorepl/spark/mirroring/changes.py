@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aiorepl.formats.arrow.collected import BEFORE
+from aiorepl.history import parquet
 from aiorepl.history.opening import open_history
 from aiorepl.spark.lake.table import Mode, Place
+from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.reduction import is_after
 from aiorepl.spark.mirroring.selected import hidden_file
-from aiorepl.spark.mirroring.staging import StagedFile, changes
+from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.versions import Common
 from aiorepl.spark.reading.columns import split_moves
 from aiorepl.storage.opening import Location, open_store
-from aiorepl.storage.store import Store
+from aiorepl.storage.store import Store, reading
 from aiorepl.transforms.selection import Selection
 
 
@@ -70,3 +73,22 @@ class MirrorChanges:
             rows = batch if self.after is None else batch.filter(is_after(batch, self.after))
             if rows.num_rows:
                 yield rows
+
+
+def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
+    """Read the changes of a file that belong to its batch, about a row group in memory at a time.
+
+    :param store: the staging folder, or the history if the file is ``compacted``.
+    :raises JournalError: the file is missing or damaged, or cannot be read.
+    """
+    if staged.compacted:
+        with reading(store):
+            data = parquet.read(store, staged.file)
+    else:
+        data = staged_store.read(store, staged.file, staged.table)
+    whole = staged.first <= staged.file.first[0] and staged.file.last[0] < staged.until
+    within = (pc.field("_commit_lsn") >= int(staged.first)) & (pc.field("_commit_lsn") < int(staged.until))
+    for batch in staged_store.batches(data):
+        wanted = batch if whole else batch.filter(within)
+        if wanted.num_rows:
+            yield wanted

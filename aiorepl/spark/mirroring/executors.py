@@ -40,6 +40,12 @@ def collected(frame: DataFrame) -> list[Any]:
     return [pickle.loads(bytes(row[0])) for row in frame.collect()]  # noqa: S301 - from this Spark application
 
 
+def iterated(frame: DataFrame) -> Iterator[Any]:
+    """Yield the objects that ``collected`` returns, with one partition of them in memory at a time."""
+    for row in frame.toLocalIterator():
+        yield pickle.loads(bytes(row[0]))  # noqa: S301 - from this Spark application
+
+
 def spread(spark: SparkSession, objects: Sequence[Any]) -> DataFrame:
     """Return a DataFrame of pickled objects, with about one object in each partition."""
     rows = [(pickle.dumps(each),) for each in objects]

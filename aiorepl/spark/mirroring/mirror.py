@@ -52,7 +52,7 @@ from aiorepl.spark.mirroring.state import SavedState, StateFile, Written
 from aiorepl.spark.mirroring.statistics import counted
 from aiorepl.spark.mirroring.table_batch import TableWriter
 from aiorepl.spark.mirroring.up_to_date import up_to_date
-from aiorepl.spark.reading.options import ReadOptions
+from aiorepl.spark.reading.options import ReadOptions, journal_options, positions
 from aiorepl.storage.objects.location import SCHEMES, ObjectStore
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.suggestions import require_options
@@ -208,16 +208,8 @@ class Mirror:
 
     @cached_property
     def _options(self) -> ReadOptions:
-        journal = self.journal
-        options = {
-            "journal": journal.url if isinstance(journal, ObjectStore) else os.fspath(journal),
-            "maxBytesPerTrigger": str(self.max_bytes),
-            "partitionBytes": str(self.partition_bytes),
-        }
-        if isinstance(journal, ObjectStore):
-            options |= {f"config.{key}": value for key, value in journal.config.items()}
-        if self.starting_position is not None:
-            options["startingPosition"] = str(self.starting_position)
+        options = journal_options(self.journal) | positions(self.starting_position)
+        options |= {"maxBytesPerTrigger": str(self.max_bytes), "partitionBytes": str(self.partition_bytes)}
         if self.consumer is not None:
             options["consumer"] = self.consumer
         return ReadOptions.parse(options)
@@ -273,7 +265,7 @@ class Mirror:
             state,
             store,
             Cursors(options.journal, label=f"table set aside by {described(plan)}"),
-            _CatchingUp(spark, plan),
+            partial(_catch_up, spark, plan),
             partial(tables_of, options.journal),
             folder,
             partial(_described, spark),
@@ -373,20 +365,15 @@ def _described(spark: SparkSession, write: Write, text: str) -> Write:
     return inherited
 
 
-class _CatchingUp:
-    """Stages the missing changes of a table that was set aside."""
-
-    def __init__(self, spark: SparkSession, staging: Staging) -> None:
-        self._spark = spark
-        self._staging = staging
-
-    def __call__(self, table: TableName, start: BlockPosition, end: BlockPosition) -> Sequence[StagedFile]:
-        catching = Catching(table, start, end)
-        # Logged here, because Spark passes on only the text of an error.
-        planner = MirrorPlanner(self._staging, catching.wanted)
-        reader = JournalReader(planner.options.journal)
-        planner.readable(reader, start.lsn, f"the mirror of {table}", "")
-        source = mirror_source(self._staging, catching)
-        self._spark.dataSource.register(source)
-        files: list[StagedFile] = collected(self._spark.read.format(source.name()).load())
-        return sorted(files, key=lambda file: file.file.first)
+def _catch_up(
+    spark: SparkSession, staging: Staging, table: TableName, start: BlockPosition, end: BlockPosition
+) -> Sequence[StagedFile]:
+    """Stage the missing changes of a table that was set aside."""
+    catching = Catching(table, start, end)
+    # Checked here, because Spark passes on only the text of an error.
+    planner = MirrorPlanner(staging, catching.wanted)
+    planner.readable(JournalReader(planner.options.journal), start.lsn, f"the mirror of {table}", "")
+    source = mirror_source(staging, catching)
+    spark.dataSource.register(source)
+    files: list[StagedFile] = collected(spark.read.format(source.name()).load())
+    return sorted(files, key=lambda file: file.file.first)

@@ -315,7 +315,7 @@ class MirrorReader(StreamReader):
         :raises JournalError: the state was restored from an older copy, or deleted.
         """
         file = StateFile(open_store(self._target))
-        state, begun = file.load(), BlockPosition(start.start_lsn or ZERO)
+        state, begun = file.load(), BlockPosition(start.start_lsn)
         if start.place > (begun if state is None else max(begun, state.end)):
             raise JournalError(
                 f"{file.location}, which has the names of the hidden columns, is older than the query's checkpoint, or was deleted: restore "

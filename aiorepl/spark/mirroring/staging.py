@@ -31,7 +31,7 @@ from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.reduction import truncates_of
 from aiorepl.spark.reading.blocks import Span
 from aiorepl.spark.reading.offsets import Offset
-from aiorepl.storage.store import Store, reading
+from aiorepl.storage.store import Store
 from aiorepl.table_name import TableName
 
 _MIB: Final = 1024 * 1024
@@ -118,26 +118,6 @@ def stage(
     return staged
 
 
-def changes(staged: StagedFile, store: Store) -> Iterator[pa.RecordBatch]:
-    """Read the changes of a file that belong to its batch, about a row group in memory at a time.
-
-    :param store: the staging folder, or the history if the file is ``compacted``.
-    :raises JournalError: the file is missing or damaged, or cannot be read.
-    """
-    whole = staged.first <= staged.file.first[0] and staged.file.last[0] < staged.until
-    for batch in staged_store.batches(_bytes(staged, store)):
-        wanted = batch if whole else _within(batch, staged)
-        if wanted.num_rows:
-            yield wanted
-
-
-def _bytes(staged: StagedFile, store: Store) -> bytes:
-    if not staged.compacted:
-        return staged_store.read(store, staged.file, staged.table)
-    with reading(store):
-        return parquet.read(store, staged.file)
-
-
 class _Seen:
     """Records the first and the last position, and the size, of the rows that pass through ``watch``.
 
@@ -166,11 +146,6 @@ class _Seen:
             self.memory += batch.nbytes
             self.truncates += truncates_of(batch)
             yield batch
-
-
-def _within(rows: Any, staged: StagedFile) -> Any:
-    lsns = rows.column("_commit_lsn")
-    return rows.filter(pc.and_(pc.greater_equal(lsns, staged.first), pc.less(lsns, staged.until)))
 
 
 def _place(rows: Any, row: int) -> Place:

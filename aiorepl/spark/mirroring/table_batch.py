@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.formats.arrow.types import META
-from aiorepl.history.manifest import TableVersion
 from aiorepl.loggers import logger
 from aiorepl.spark.lake.columns import ADDED, mode_of, number_of
 from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, Target, newest_commit, reached
@@ -54,10 +53,6 @@ class TableWriter:
         self._reduce_large = reduce_large
         self._warned: set[TableName] = set()
 
-    def exists(self, table: TableName) -> bool:
-        """Whether a table has a target."""
-        return self.columns(table) is not None
-
     def newest(self, application: str, table: TableName) -> Commit | None:
         """Return the commit of an application's newest batch in a table; ``None`` if there is none, or if it is unknown."""
         return newest_commit(self._target(table, self.settings.mode_of(table)), application)
@@ -93,6 +88,7 @@ class TableWriter:
         :raises JournalError: a file is missing or damaged.
         """
         oid, again = files[-1].version.oid, known is not None and not known.oid
+        known = None if again else known
         columns = self.columns(table)
         mode = self._mode(table, files[-1:] if again else files, columns)
         if again:
@@ -106,13 +102,13 @@ class TableWriter:
         present = columns is not None
         if columns is not None and self.settings.selection is not None:
             require_text(masked_columns(self.settings.selection, table, columns.names), columns)
-        if known is not None and known.oid:
+        if known is not None:
             _require_target(table, target, known, commit, present=present)
         fresh = [file for file in files if after is None or after < _last([file])]
         if not fresh:
             if not applied:
                 target.apply(commit)
-            if known is not None and known.oid:
+            if known is not None:
                 return known._replace(oid=oid, batch=commit.number)
             # The process ended before the state was saved, so the state does not know the table's key.
             key = self._key(table, self._runs(table, files, self._common(table, files), mode), mode)
@@ -123,21 +119,15 @@ class TableWriter:
             self.require_types(table, columns, known, common.schema)
         runs = self._runs(table, fresh, common, mode)
         key = self._key(table, runs, mode)
-        if known is not None and known.oid:
+        if known is not None:
             require_same_key(table, known.key, key)
         created = with_rows or (not present and self._is_complete(table, common, mode))
         if not created and not present:
             return None
         # If the key columns have changed, changes under the former key columns are merged first.
         reduced = [self._reduced(keys, mode, some, common, after) for keys, some in runs]
-        if created:
-            target.apply(commit, reduced, common.schema, common.defaults)
-        else:
-            target.apply(commit, reduced)
-        try:
-            target.maintain()
-        except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
-            _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
+        target.apply(commit, reduced, *((common.schema, common.defaults) if created else ()))
+        _maintain(table, target)
         return self._written(table, target, oid, commit, key)
 
     def _written(
@@ -253,12 +243,9 @@ class TableWriter:
 
     def _common(self, table: TableName, files: Sequence[StagedFile]) -> Common:
         with_rows = [file for file in files if not file.only_truncates]
-        versions: dict[Any, TableVersion] = {}
-        for file in with_rows or files:
-            # Move a repeated description to the end: the last description names the columns.
-            versions.pop(file.version.digest, None)
-            versions[file.version.digest] = file.version
-        return Common(str(table), list(versions.values()), self._types(table))
+        # Only the last place of a repeated description counts: the last description names the columns.
+        versions = {file.version.digest: file.version for file in reversed(with_rows or files)}
+        return Common(str(table), [*reversed(versions.values())], self._types(table))
 
     def _certain(self, table: TableName, files: Sequence[StagedFile]) -> Common:
         """Return the columns with built-in types. Others come with the first row, because a truncate has no types."""
@@ -289,9 +276,7 @@ class TableWriter:
 
         :raises ConfigurationError: some rows belong to another table.
         """
-        if known is not None and known.oid:
-            oids = {*oids, known.oid}
-        if len(oids) > 1:
+        if len(oids | ({known.oid} if known is not None else set())) > 1:
             raise ConfigurationError(
                 f"{table} was dropped and created again, or another table has its name now, and its target cannot have the rows of both. "
                 "Delete the target or move it away, begin the table again (aiorepl spark mirror --restart-table), and request a snapshot"
@@ -304,6 +289,13 @@ def _last(files: Sequence[StagedFile]) -> Place:
         file.file.last if file.file.last[0] < file.until else (int(file.until) - 1, _ORDINALS)
         for file in files
     )
+
+
+def _maintain(table: TableName, target: Target) -> None:
+    try:
+        target.maintain()
+    except Exception as error:  # noqa: BLE001 - the batch is written, and upkeep is tried again
+        _log.warning("the upkeep of %s failed: %s", table, type(error).__name__)
 
 
 def _require_target(

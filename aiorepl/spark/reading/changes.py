@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from functools import partial, reduce
+from functools import reduce
 from typing import Final, Literal, cast
 
 import pyarrow as pa
@@ -29,9 +29,9 @@ from aiorepl.journal.reader import JournalReader
 from aiorepl.lsn import LSN
 from aiorepl.spark.reading.columns import GONE
 from aiorepl.spark.reading.compacted import covering
-from aiorepl.spark.reading.described import describe
+from aiorepl.spark.reading.described import Described, describe
 from aiorepl.spark.reading.file_columns import FileColumns
-from aiorepl.spark.reading.options import ReadOptions
+from aiorepl.spark.reading.options import ReadOptions, journal_options, positions
 from aiorepl.spark.reading.planner import CHOOSE_START, Planner, log_gaps
 from aiorepl.spark.reading.schema import COMMIT_LSN, META, OP, UNCHANGED, described_schema, quoted
 from aiorepl.storage.objects.location import ObjectStore
@@ -82,15 +82,18 @@ def changes(
     :raises ConfigurationError: an option is malformed, or the table is not in the journal.
     :raises JournalError: the journal is damaged, or does not continue from ``start``.
     """
-    texts = _options(journal, table, keys, unrepresentable)
-    lists = {"drop": drop, "mask": mask, "keep": keep}
-    texts |= {name: ",".join(patterns) for name, patterns in lists.items() if patterns}
-    texts |= {} if secret is None else {"secret": secret}
-    options = ReadOptions.parse(
-        texts
-        | ({} if start is None else {"startingPosition": str(start)})
-        | ({} if end is None else {"endingPosition": str(end)})
-    )
+    quoted = ",".join('"' + key.replace('"', '""') + '"' for key in keys)
+    given = {
+        "table": table,
+        "unrepresentable": unrepresentable,
+        "keys": quoted,
+        "drop": ",".join(drop),
+        "mask": ",".join(mask),
+        "keep": ",".join(keep),
+        "secret": secret,
+    }
+    texts = journal_options(journal) | {name: text for name, text in given.items() if text}
+    options = ReadOptions.parse(texts | positions(start, end))
     assert options.table is not None
     reader = JournalReader(options.journal)
     described = describe(reader, options.journal, options.table)
@@ -102,14 +105,31 @@ def changes(
         raise ConfigurationError(
             f"table {options.table} is not in the journal {reader.url}: wait for a change of it"
         )
-    planner = Planner(options, wanted)
+    return _planned(spark, Planner(options, wanted), reader, described, texts, wanted)
+
+
+def _planned(
+    spark: SparkSession,
+    planner: Planner,
+    reader: JournalReader,
+    described: Described | None,
+    texts: Mapping[str, str],
+    wanted: StructType,
+) -> DataFrame:
+    options = planner.options
     first = begin = planner.start(reader).lsn
     chain = planner.readable(reader, begin, "a new query", CHOOSE_START)
     last = planner.last(reader, chain)
-    source = partial(_source, spark, texts, wanted)
+
+    def source(begin: LSN, end: LSN) -> DataFrame:
+        # Without a position, the source begins at the journal's beginning, or fails if the beginning was pruned. ``earliest``
+        # would mean the oldest segment at the time of reading.
+        between = positions(begin or None, end)
+        return spark.read.format("aiorepl").schema(wanted).options(**texts, **between).load()
+
     parts: list[DataFrame] = []
     found = None
-    if described is not None and begin < last:
+    if described is not None and options.table is not None and begin < last:
         found = covering(options.journal, options.table, chain, begin, last)
     if found is not None and described is not None:
         typed = planner.typed(reader)
@@ -126,31 +146,6 @@ def changes(
     if begin < last:
         parts.append(source(begin, last))
     return reduce(DataFrame.union, parts or [source(first, first)])
-
-
-def _options(
-    journal: str | os.PathLike[str] | ObjectStore, table: str, keys: Sequence[str], unrepresentable: str
-) -> dict[str, str]:
-    quoted = ['"' + key.replace('"', '""') + '"' for key in keys]
-    options = {"table": table, "unrepresentable": unrepresentable, "keys": ",".join(quoted)}
-    if isinstance(journal, ObjectStore):
-        return (
-            options
-            | {"journal": journal.url}
-            | {f"config.{name}": text for name, text in journal.config.items()}
-        )
-    return options | {"journal": os.fspath(journal)}
-
-
-def _source(
-    spark: SparkSession, options: dict[str, str], schema: StructType, begin: LSN, end: LSN
-) -> DataFrame:
-    positions = {"endingPosition": str(end)}
-    if begin:
-        # Without a position, the source begins at the journal's beginning, or fails if the beginning was pruned. ``earliest``
-        # would mean the oldest segment at the time of reading.
-        positions["startingPosition"] = str(begin)
-    return spark.read.format("aiorepl").schema(schema).options(**options, **positions).load()
 
 
 def _ends_of_others(files: Sequence[HistoryFile], columns: Sequence[FileColumns]) -> Iterator[LSN]:

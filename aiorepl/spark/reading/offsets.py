@@ -2,8 +2,7 @@
 
 Spark gives a data source neither the query's id nor its checkpoint. So the first offset of a query contains a new id, and every
 later offset repeats it. Spark stores the end of each batch, but not the start of the first one: after a restart during the first
-batch it asks for an initial offset again. So every offset also repeats the position where the query started. Checkpoints of
-earlier versions have positions only: their queries have the empty id.
+batch it asks for an initial offset again. So every offset also repeats the position where the query started.
 
 An offset is at the end of a segment, or within a segment that is larger than a batch. In the latter case it has the next block.
 """
@@ -39,7 +38,7 @@ class Offset:
     """A position of one query.
 
     :param query: the query's id.
-    :param start_lsn: where the query started; ``None`` if an earlier version of aiorepl started it.
+    :param start_lsn: where the query started.
     :param part: the number of the next part, in the segment after ``position``.
     :param block: the number of the next block in that part.
     :param columns: a digest of the columns of the query's schema; ``None`` if the user gave the schema.
@@ -48,7 +47,7 @@ class Offset:
 
     position: Position
     query: str
-    start_lsn: LSN | None
+    start_lsn: LSN
     part: int = 0
     block: int = 0
     columns: str | None = None
@@ -73,15 +72,11 @@ class Offset:
 
         :param start: the batch's start from Spark. If it has another query id, Spark asked for an initial offset again.
         """
-        if self.start_lsn is None or start.query == self.query:
-            return start.place
-        return BlockPosition(self.start_lsn)
+        return start.place if start.query == self.query else BlockPosition(self.start_lsn)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to a JSON object, for ``from_json``."""
-        fields = self.position.to_json()
-        if self.start_lsn is not None:
-            fields |= {"query": self.query, "start": str(self.start_lsn)}
+        fields = self.position.to_json() | {"query": self.query, "start": str(self.start_lsn)}
         if self.part or self.block:
             fields |= {"part": self.part, "block": self.block}
         if self.columns is not None:
@@ -103,15 +98,16 @@ class Offset:
             HiddenColumn(integer({"oid": oid}, "oid"), integer({"number": number}, "number"), str(name))
             for oid, number, name in fields.get("hidden", ())
         )
-        place = (
+        try:
+            query, start = str(fields["query"]), LSN.parse(str(fields["start"]))
+        except KeyError as error:
+            raise ValueError(f"an offset without {error}") from None
+        return cls(
+            position,
+            query,
+            start,
             integer(inside, "part"),
             integer(inside, "block"),
             None if columns is None else str(columns),
             hidden,
         )
-        if "query" not in fields and "start" not in fields:
-            return cls(position, "", None, *place)
-        try:
-            return cls(position, str(fields["query"]), LSN.parse(str(fields["start"])), *place)
-        except KeyError as error:
-            raise ValueError(f"an offset without {error}") from None

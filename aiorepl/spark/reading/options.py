@@ -8,6 +8,7 @@ shows options and schema to its users, so a table's options have no credentials.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -160,6 +161,19 @@ def _bytes(name: str, text: str) -> int:
     if not size:
         raise ConfigurationError(f"option {name} is a size like 1048576 or 64MiB, not {text!r}")
     return size
+
+
+def journal_options(journal: Location) -> dict[str, str]:
+    """Return the options of a journal."""
+    if not isinstance(journal, ObjectStore):
+        return {"journal": os.fspath(journal)}
+    return {"journal": journal.url} | {f"{_CONFIG}{key}": text for key, text in journal.config.items()}
+
+
+def positions(start: str | LSN | None, end: str | LSN | None = None) -> dict[str, str]:
+    """Return the options of positions; ``None``: the default."""
+    found = {"startingPosition": start, "endingPosition": end}
+    return {name: str(position) for name, position in found.items() if position is not None}
 
 
 _STORED: Final = "aiorepl.options"

@@ -229,8 +229,7 @@ class StreamReader(InArtifact, DataSourceStreamReader, SupportsTriggerAvailableN
     def _consumer(self, offset: Offset) -> str:
         if self._options.consumer is not None:
             return self._options.consumer
-        # A query from a checkpoint of an earlier version has no id, and registers no cursor.
-        return f"spark-{offset.query[:16]}" if offset.query else ""
+        return f"spark-{offset.query[:16]}"
 
     def _offset(self, fields: dict[str, Any]) -> Offset:
         try:

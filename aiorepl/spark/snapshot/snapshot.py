@@ -48,8 +48,13 @@ from aiorepl.source.source import Source
 from aiorepl.spark.lake.delta_folder import DeltaFolder
 from aiorepl.spark.lake.delta_log import DataFile
 from aiorepl.spark.reading.schema import COMMIT_TS, OP, UNCHANGED, XID, table_schema
-from aiorepl.spark.snapshot.files import DeltaFiles, MirroredTable, write_chunks
-from aiorepl.spark.snapshot.reader import LOCKED_REMEDY, SnapshotTable
+from aiorepl.spark.snapshot.chunks import (
+    LOCKED_REMEDY,
+    DeltaFiles,
+    MirroredTable,
+    SnapshotTable,
+    write_chunks,
+)
 from aiorepl.table_name import TableName
 from aiorepl.values.registry import Types
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from typing import Any, Final
 
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql import SparkSession
 
 from aiorepl.lsn import LSN
 from aiorepl.spark.lake.columns import COMMIT_LSN
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, VALID_TO_LSN, ColumnRange, Rows
+from aiorepl.spark.mirroring.executors import PICKLED_DDL, iterated, pickled, spread, unpickled
 from aiorepl.spark.verifying.canonical import joined
 from aiorepl.spark.verifying.checksums import (
     ALL,
@@ -140,12 +141,6 @@ LARGE: Final = 256 * 1024 * 1024
 _TASK_BYTES: Final = 128 * 1024 * 1024
 _ROWS: Final = 10_000
 
-# Sums of hashes are texts, because a sum may have more than 64 bits.
-_SUMS: Final = pa.schema(
-    {"place": pa.int64(), "rows": pa.int64(), "hashes": pa.string(), "changed": pa.bool_()}
-)
-_HASHES: Final = pa.schema({"place": pa.int64(), "key": pa.string(), "hash": pa.int64(), "since": pa.bool_()})
-
 
 @dataclass(frozen=True)
 class DistributedTable:
@@ -163,14 +158,11 @@ class DistributedTable:
     def sums(self, compared: Comparison, lsn: LSN) -> LakeSums:
         """Return the checksums that ``LakeTable.sums`` returns."""
         found = LakeSums()
-        for row in (
-            self._files().mapInArrow(_summing(self.table, compared, lsn), from_arrow_schema(_SUMS)).collect()
-        ):
-            before = found.sums[row.place]
-            if row.rows:
-                found.sums[row.place] = Sum(before.rows + row.rows, before.hashes + int(row.hashes))
-            if row.changed:
-                found.changed.add(row.place)
+        for sums in self._read(partial(_sums, self.table, compared, lsn)):
+            found.changed |= sums.changed
+            for place, each in sums.sums.items():
+                before = found.sums[place]
+                found.sums[place] = Sum(before.rows + each.rows, before.hashes + each.hashes)
         return found
 
     def rows(
@@ -178,15 +170,16 @@ class DistributedTable:
     ) -> dict[int, LakeRows]:
         """Return the rows that ``LakeTable.rows`` returns."""
         found = {place: LakeRows() for place in places}
-        reading = _hashing(self.table, compared, lsn, frozenset(places), share)
-        for row in self._files().mapInArrow(reading, from_arrow_schema(_HASHES)).toLocalIterator():
-            found[row.place].add(Row(row.key, row.hash, None, None), since=row.since)
+        for rows in self._read(partial(_rows, self.table, compared, lsn, frozenset(places), share)):
+            for place, row, since in rows:
+                found[place].add(row, since=since)
         return found
 
-    def _files(self) -> DataFrame:
-        groups = [self.files[number :: self.tasks] for number in range(self.tasks)]
-        rows = [(orjson.dumps(each),) for each in groups]
-        return self.spark.createDataFrame(rows, "files binary").repartition(self.tasks)
+    def _read(self, read: Callable[[set[str]], Iterator[Any]]) -> Iterator[Any]:
+        """Yield what tasks read from the files."""
+        groups = [{*self.files[number :: self.tasks]} for number in range(self.tasks)]
+        frame = spread(self.spark, groups).mapInArrow(partial(_of_files, read), PICKLED_DDL)
+        return iterated(frame)
 
 
 def distributed(table: LakeTable, session: Callable[[], SparkSession] | None) -> LakeTable | DistributedTable:
@@ -202,38 +195,26 @@ def distributed(table: LakeTable, session: Callable[[], SparkSession] | None) ->
     return DistributedTable(session(), table, files, min(len(files), -(-size // _TASK_BYTES)))
 
 
-def _summing(table: LakeTable, compared: Comparison, lsn: LSN) -> Any:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for files in _groups(batches):
-            found = table.sums(compared, lsn, files)
-            places = sorted({*found.sums, *found.changed})
-            sums = [found.sums.get(place, Sum()) for place in places]
-            hashes = [str(each.hashes) for each in sums]
-            changed = [place in found.changed for place in places]
-            yield pa.record_batch([places, [each.rows for each in sums], hashes, changed], schema=_SUMS)
-
-    return read
+def _of_files(
+    read: Callable[[set[str]], Iterator[Any]], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for files in unpickled(batches):
+        for found in read(files):
+            yield pickled([found])
 
 
-def _hashing(table: LakeTable, compared: Comparison, lsn: LSN, places: Collection[int], share: Share) -> Any:
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for files in _groups(batches):
-            waiting: list[tuple[Any, ...]] = []
-            for place, row, since in table.rows_of(compared, lsn, places, share, files):
-                waiting.append((place, row.key, row.hash, since))
-                if len(waiting) == _ROWS:
-                    yield _batch(waiting)
-                    waiting = []
-            yield _batch(waiting)
-
-    return read
+def _sums(table: LakeTable, compared: Comparison, lsn: LSN, files: set[str]) -> Iterator[LakeSums]:
+    yield table.sums(compared, lsn, files)
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[set[str]]:
-    for batch in batches:
-        for files in batch["files"].to_pylist():
-            yield set(orjson.loads(files))
-
-
-def _batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    return pa.record_batch([*map(list, zip(*rows, strict=True))] or [[]] * len(_HASHES), schema=_HASHES)
+def _rows(
+    table: LakeTable,
+    compared: Comparison,
+    lsn: LSN,
+    places: Collection[int],
+    share: Share,
+    files: set[str],
+) -> Iterator[list[tuple[int, Row, bool]]]:
+    rows = table.rows_of(compared, lsn, places, share, files)
+    while some := list(islice(rows, _ROWS)):
+        yield some

@@ -48,8 +48,7 @@ def verify(
     the tables, and needs REPLICATION, because a temporary slot exports the snapshot.
 
     :param dsn: the database, as ``Source`` takes it.
-    :param journal: as in ``mirror``.
-    :param target: as in ``mirror``.
+    :param journal: with ``target`` and ``lake``: as in ``mirror``.
     :param slot: the pipeline's slot.
     :param publication: one name or several.
     :param tables: ``schema.table``; ``None``: all that are mirrored.
@@ -64,31 +63,26 @@ def verify(
         beginning.
     :param journal_selection: the pipeline's ``journal_selection``. Columns that it may hide are not compared.
     :param selection: the mirror's ``selection``, which it needs if the mirror has one. Columns that it may hide are not compared.
-    :param lake: as in ``mirror``.
     :param spark: its executors read the tables that have more than 256 MiB of files; without it, this process reads all tables.
     :raises ConfigurationError: a table is not mirrored, the mirror has a selection that is not given, or the role lacks a privilege.
     :raises AioreplError: the mirror did not pass the snapshot's LSN in time, or the server failed.
     """
     source = Source(Secret.of(dsn) if dsn is not None else None, slot=slot, publication=tuple_of(publication))
-    named = keys or {}
     verification = Verification(
         source,
         MirroredTables(target, lake),
         journal,
-        keys=lambda schema, name: named.get(f"{schema}.{name}", ()),
+        keys=lambda schema, name: (keys or {}).get(f"{schema}.{name}", ()),
         range_rows=range_rows,
         timeout=seconds_of("timeout", timeout),
         selection=selection,
         journal_selection=journal_selection,
         session=None if spark is None else lambda: spark,
     )
-
-    def run() -> list[TableResult]:
-        return asyncio.run(verification.run(tables, show_keys=show_keys, repair=repair, ended=ended))
-
     # In another thread: in a notebook, the thread of the cells already has a running loop.
     with ThreadPoolExecutor(1, thread_name_prefix="aiorepl-verify") as pool:
-        return pool.submit(run).result()
+        work = verification.run(tables, show_keys=show_keys, repair=repair, ended=ended)
+        return pool.submit(asyncio.run, work).result()
 
 
 def tuple_of(publication: str | Sequence[str]) -> tuple[str, ...]:
