@@ -81,7 +81,7 @@ def test_executors_without_new_changes(spark, journal, tmp_path) -> None:
     last = batch.files[-1].file.last
     for after, rows in ((None, 2), (last, 0)):
         changes = MirrorChanges(
-            str(journal.folder), mirror.staging.staging, common, ("id",), "current", False, after
+            mirror.staging.staging, common.rows, ("id",), "current", str(journal.folder), common, False, after
         )
         parts, truncates = reducing.reduce_on_executors(spark, changes, batch.files, [])
         assert sum(part.read().num_rows for part in parts) == rows

@@ -58,7 +58,6 @@ class DeltaFolder:
 
     @property
     def options(self) -> dict[str, str] | None:
-        """The options for deltalake."""
         return None if self.storage is None else dict(self.storage)
 
     def open(self, path: str) -> Any:

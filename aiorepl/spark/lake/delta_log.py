@@ -199,7 +199,6 @@ class Snapshot:
 
 
 def entry_name(version: int) -> str:
-    """Return the name of the log's entry for a version."""
     return f"{version:020d}.json"
 
 

@@ -72,7 +72,6 @@ class DeltaTransaction(Transaction[DataFile]):
         self.set_transaction(_KEYS, _number_of(keys))
 
     def set_transaction(self, application: str, version: int) -> None:
-        """Set the version of an application's last transaction."""
         self._transactions[application] = version
 
     def evolve(self, source: pa.Schema, defaults: Mapping[str, pa.Scalar] | None) -> None:
@@ -163,7 +162,6 @@ class DeltaTransaction(Transaction[DataFile]):
     def _vectors_of(
         self, marked: Sequence[Entry[DataFile]]
     ) -> dict[Entry[DataFile], delta_vectors.Descriptor]:
-        """Write the deletion vectors of entries."""
         if not marked:
             return {}
         name, found = delta_vectors.write(self.folder, [entry.dead() for entry in marked])

@@ -75,11 +75,7 @@ class IcebergLake:
     """
 
     def __init__(
-        self,
-        catalog: Catalog | Callable[[], Catalog],
-        prefix: str = "",
-        *,
-        upkeep: Upkeep = DEFAULT_UPKEEP,
+        self, catalog: Catalog | Callable[[], Catalog], prefix: str = "", *, upkeep: Upkeep = DEFAULT_UPKEEP
     ) -> None:
         self._given = catalog
         self._opening = Lock()
@@ -252,7 +248,6 @@ class IcebergTarget:
                 batch.discard()
 
     def _created(self, wanted: pa.Schema) -> CreateTableTransaction:
-        """Stage a new table."""
         try:
             self._catalog.create_namespace_if_not_exists(self.identifier[:-1])
         except Exception:

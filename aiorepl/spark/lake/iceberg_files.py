@@ -109,7 +109,6 @@ class IcebergFiles:
 
     @cached_property
     def files(self) -> list[IcebergFile]:
-        """The data files."""
         index = DeleteFileIndex()
         for entry in self.of(ManifestContent.DELETES):
             index.add_delete_file(entry, entry.data_file.partition)

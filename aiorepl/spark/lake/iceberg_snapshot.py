@@ -83,7 +83,6 @@ class SnapshotProducer(_FastAppendFiles):
         return [*self._of(ManifestContent.DATA), *self._of(ManifestContent.DELETES)]
 
     def _of(self, content: ManifestContent) -> Iterator[ManifestFile]:
-        """Yield the manifests of a kind."""
         mine = [each for each in self._present if each.file.content == content]
         small = [each for each in mine if each.file.manifest_length < _SMALL_BYTES]
         again = small if len(small) >= _MANIFESTS else []

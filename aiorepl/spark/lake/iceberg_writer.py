@@ -88,10 +88,7 @@ class IcebergWriter(FileWriter[IcebergFile, Record]):
 
 
 def write_deletes(
-    io: FileIO,
-    metadata: TableMetadata,
-    partition: tuple[int, Record],
-    marked: Sequence[tuple[str, BitMap64]],
+    io: FileIO, metadata: TableMetadata, partition: tuple[int, Record], marked: Sequence[tuple[str, BitMap64]]
 ) -> DataFile:
     """Write the positions of deleted rows of one partition.
 

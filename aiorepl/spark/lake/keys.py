@@ -47,7 +47,6 @@ class KeyColumns:
 
     @property
     def size(self) -> int:
-        """The bytes in memory."""
         own = [each for each in (self._values, self._order) if each is not None and each.base is None]
         return int(self.rows.nbytes + sum(each.nbytes for each in own))
 

@@ -13,16 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
+from aiorepl.spark.lake.columns import COMMIT_LSN, OP
 from aiorepl.spark.lake.find import Wanted, matches
 from aiorepl.spark.lake.rows import (
+    ENDS,
+    PLACE,
+    before,
     bounded,
     codes,
+    ended,
     fitted,
     kept_masks,
     lacking_values,
     of_mode,
     origin_keys,
+    places_of,
+    replaced,
     typed,
     with_values,
     without,
@@ -34,9 +40,7 @@ from aiorepl.spark.lake.table import (
     IS_CURRENT,
     KEPT,
     VALID_FROM,
-    VALID_TO,
     VALID_TO_LSN,
-    VALID_TO_ORDINAL,
     Run,
     Truncate,
 )
@@ -45,8 +49,6 @@ from aiorepl.spark.lake.writer import FileWriter
 
 PART_BYTES: Final = 64 * 1024 * 1024
 """The size of the changes that are merged at a time, in bytes."""
-_PLACE: Final = [COMMIT_LSN, ORDINAL]
-_ENDS: Final = (VALID_TO_LSN, VALID_TO_ORDINAL, VALID_TO)
 
 
 def merge(batch: Transaction[Any], run: Run) -> None:
@@ -109,7 +111,7 @@ class _Merge:
         found: list[pa.Table] = []
         count = 0
         for entry, scan, positions, numbers in self._matched(changes.select(self._keys)):
-            older = _older(scan, positions, _places(changes)[numbers], first)
+            older = _older(scan, positions, places_of(changes)[numbers], first)
             stale[numbers[~older]] = True
             entry.mark(positions[older])
             if masks or absent:
@@ -142,18 +144,18 @@ class _Merge:
         close_of = np.full(keys.num_rows, -1)
         close_of[of_closed] = closed
         rows, of_key = matches(added, keys, self._keys)
-        identity = _identity(of_key, _places(added.take(pa.array(rows))))
+        identity = _identity(of_key, places_of(added.take(pa.array(rows))))
         known = np.zeros(added.num_rows, bool)
         ends = {
             name: closing[start].combine_chunks()
-            for name, start in zip(_ENDS, (*_PLACE, VALID_FROM), strict=True)
+            for name, start in zip(ENDS, (*PLACE, VALID_FROM), strict=True)
         }
         for entry, scan, positions, numbers in self._matched(keys):
-            there = scan.at(positions, [*_PLACE, IS_CURRENT])
+            there = scan.at(positions, [*PLACE, IS_CURRENT])
             current = pc.fill_null(there[IS_CURRENT], False).to_numpy()
-            places, at = _places(there), close_of[numbers]
+            places, at = places_of(there), close_of[numbers]
             ending = current & (at >= 0)
-            ending[ending] = _before(places[ending], _places(closing)[at[ending]])
+            ending[ending] = before(places[ending], places_of(closing)[at[ending]])
             self._end(
                 entry,
                 scan,
@@ -170,7 +172,7 @@ class _Merge:
             # A batch that ended earlier has added this version as the current one. Now its end is known.
             late = is_known & current & ~ending
             late[late] = ended[number[late]]
-            values = {name: added[name].combine_chunks().take(pa.array(number[late])) for name in _ENDS}
+            values = {name: added[name].combine_chunks().take(pa.array(number[late])) for name in ENDS}
             self._end(entry, scan, positions[late], values, exact=True)
         self._write(added.filter(pa.array(~known)))
 
@@ -185,14 +187,14 @@ class _Merge:
     ) -> None:
         """End versions.
 
-        :param ends: by column of ``_ENDS``, its value for each version.
+        :param ends: by column of ``ENDS``, its value for each version.
         :param exact: no truncate ends a version before ``ends``.
         """
         if not len(positions):
             return
         entry.mark(positions)
         rows = scan.at(positions, self._schema.names)
-        self._writer.write(ended(rows, ends, () if exact else self._truncates))
+        self._writer.write(_past(rows, ends, () if exact else self._truncates))
 
     def _matched(self, keys: pa.Table) -> Iterator[tuple[Entry[Any], FileScan, np.ndarray, np.ndarray]]:
         """Yield each file with the positions of its rows that have these keys, and the numbers of the rows' keys."""
@@ -226,7 +228,7 @@ class _Merge:
     def _fresh(self, changes: pa.Table) -> pa.Table:
         """Return the changes that a changelog does not have yet."""
         first, last = pc.min(changes[COMMIT_LSN]).as_py(), pc.max(changes[COMMIT_LSN]).as_py()
-        identity = [*_PLACE, OP]
+        identity = [*PLACE, OP]
         for _, scan in self._scans:
             if (newest := scan.newest()) is not None and newest < first:
                 continue
@@ -252,10 +254,10 @@ def _truncate(
         batch.drop(entry)
         return
     assert batch.schema is not None
-    names = [*_PLACE] if batch.mode == "current" else batch.schema.names
+    names = [*PLACE] if batch.mode == "current" else batch.schema.names
     gone = np.array(entry.marked.to_array(), np.int64)
     for positions, rows in scan.live(names):
-        older = _before(_places(rows), np.array([last.place]))
+        older = before(places_of(rows), np.array([last.place]))
         older &= ~np.isin(positions, gone)
         if batch.mode == "soft_delete":
             older &= ~pc.fill_null(rows[DELETED], False).to_numpy()
@@ -267,32 +269,25 @@ def _truncate(
         if batch.mode == "soft_delete":
             writer.write(_deleted(rows.filter(pa.array(older)), truncates))
         elif batch.mode == "history":
-            writer.write(ended(rows.filter(pa.array(older)), _nothing(int(older.sum())), truncates))
+            writer.write(_past(rows.filter(pa.array(older)), _nothing(int(older.sum())), truncates))
 
 
-def ended(rows: pa.Table, ends: dict[str, Any], truncates: Sequence[Truncate]) -> pa.Table:
-    """Return versions with their ends: ``ends``, or the first truncate after a version's beginning if that comes earlier."""
-    places = _places(rows)
-    until = np.column_stack([_numbers(ends[name], 2**63 - 1) for name in _ENDS[:2]])
-    for truncate in reversed(truncates):
-        place = np.array([truncate.place])
-        first = pa.array(_before(places, place) & _before(place, until))
-        for name, value in zip(_ENDS, truncate, strict=True):
-            ends[name] = pc.if_else(first, pa.scalar(value, ends[name].type), ends[name])
-    rows = _set(rows, IS_CURRENT, pa.repeat(pa.scalar(False), rows.num_rows))
-    return reduce(lambda found, name: _set(found, name, ends[name]), _ENDS, rows)
+def _past(rows: pa.Table, ends: dict[str, Any], truncates: Sequence[Truncate]) -> pa.Table:
+    """Return current versions with their ends, as ``ended``."""
+    rows = replaced(rows, IS_CURRENT, pa.repeat(pa.scalar(False), rows.num_rows))
+    return ended(rows, ends, truncates)
 
 
 def _deleted(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
     """Return rows as deleted, each by the first truncate after its last change."""
-    places = _places(rows)
-    values = {name: rows[name].combine_chunks() for name in _PLACE}
+    places = places_of(rows)
+    values = {name: rows[name].combine_chunks() for name in PLACE}
     for truncate in reversed(truncates):
-        first = pa.array(_before(places, np.array([truncate.place])))
-        for name, value in zip(_PLACE, truncate.place, strict=True):
+        first = pa.array(before(places, np.array([truncate.place])))
+        for name, value in zip(PLACE, truncate.place, strict=True):
             values[name] = pc.if_else(first, pa.scalar(value, pa.int64()), values[name])
-    rows = _set(rows, DELETED, pa.repeat(pa.scalar(True), rows.num_rows))
-    return reduce(lambda found, name: _set(found, name, values[name]), _PLACE, rows)
+    rows = replaced(rows, DELETED, pa.repeat(pa.scalar(True), rows.num_rows))
+    return reduce(lambda found, name: replaced(found, name, values[name]), PLACE, rows)
 
 
 def _distinct(keys: pa.Table) -> pa.Table:
@@ -309,23 +304,7 @@ def _older(scan: FileScan, positions: np.ndarray, places: np.ndarray, first: int
     newest = scan.newest()
     if newest is not None and newest < first:
         return np.ones(len(positions), bool)
-    return _before(_places(scan.at(positions, _PLACE)), places)
-
-
-def _places(rows: pa.Table) -> np.ndarray:
-    """Return the rows' positions. A row that another program wrote has none, and counts as older than every change."""
-    return np.column_stack([_numbers(rows[name], -1) for name in _PLACE])
-
-
-def _numbers(column: Any, null: int) -> np.ndarray:
-    found: np.ndarray = pc.fill_null(column, null).to_numpy()
-    return found
-
-
-def _before(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return for each pair of positions whether ``one`` comes before ``other``."""
-    found: np.ndarray = (one[:, 0] < other[:, 0]) | ((one[:, 0] == other[:, 0]) & (one[:, 1] < other[:, 1]))
-    return found
+    return before(places_of(scan.at(positions, PLACE)), places)
 
 
 def _identity(keys: np.ndarray, places: np.ndarray) -> pa.Array:
@@ -336,8 +315,4 @@ def _identity(keys: np.ndarray, places: np.ndarray) -> pa.Array:
 
 def _nothing(count: int) -> dict[str, Any]:
     kinds = (pa.int64(), pa.int64(), pa.timestamp("us", tz="UTC"))
-    return {name: pa.nulls(count, kind) for name, kind in zip(_ENDS, kinds, strict=True)}
-
-
-def _set(rows: pa.Table, name: str, column: Any) -> pa.Table:
-    return rows.set_column(rows.column_names.index(name), rows.schema.field(name), column)
+    return {name: pa.nulls(count, kind) for name, kind in zip(ENDS, kinds, strict=True)}

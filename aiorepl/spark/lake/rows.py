@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce as fold
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiorepl.formats.arrow.number_texts import number_texts
-from aiorepl.spark.lake.columns import OP
-from aiorepl.spark.lake.table import DELETED, IS_CURRENT, KEPT, ORIGIN, VALID_TO_LSN, Mode, Part
+from aiorepl.spark.lake.columns import COMMIT_LSN, OP, ORDINAL
+from aiorepl.spark.lake.table import (
+    DELETED,
+    IS_CURRENT,
+    KEPT,
+    ORIGIN,
+    VALID_TO,
+    VALID_TO_LSN,
+    VALID_TO_ORDINAL,
+    Mode,
+    Part,
+    Truncate,
+)
+
+PLACE: Final = [COMMIT_LSN, ORDINAL]
+ENDS: Final = (VALID_TO_LSN, VALID_TO_ORDINAL, VALID_TO)
+"""The columns with the position and the time of a version's end, in the order of a ``Truncate``."""
 
 
 def bounded(parts: Sequence[Part], size: int) -> list[list[Part]]:
@@ -157,3 +173,39 @@ def without(rows: pa.Table, others: pa.Table, identity: Sequence[str]) -> pa.Tab
     there = set(zip(*(others[name].to_pylist() for name in identity), strict=True))
     mine = zip(*(rows[name].to_pylist() for name in identity), strict=True)
     return rows.filter(pa.array([each not in there for each in mine], pa.bool_()))
+
+
+def ended(rows: pa.Table, ends: dict[str, Any], truncates: Sequence[Truncate]) -> pa.Table:
+    """Return versions with their ends: ``ends``, or the first truncate after a version's beginning if that comes earlier.
+
+    :param ends: by column of ``ENDS``, its value for each version.
+    """
+    places, ends = places_of(rows), {**ends}
+    until = np.column_stack([_numbers(ends[name], 2**63 - 1) for name in ENDS[:2]])
+    for truncate in reversed(truncates):
+        place = np.array([truncate.place])
+        first = pa.array(before(places, place) & before(place, until))
+        for name, value in zip(ENDS, truncate, strict=True):
+            ends[name] = pc.if_else(first, pa.scalar(value, ends[name].type), ends[name])
+    return fold(lambda found, name: replaced(found, name, ends[name]), ENDS, rows)
+
+
+def places_of(rows: pa.Table) -> np.ndarray:
+    """Return the rows' positions. A row that another program wrote has none, and counts as older than every change."""
+    return np.column_stack([_numbers(rows[name], -1) for name in PLACE])
+
+
+def _numbers(column: Any, null: int) -> np.ndarray:
+    found: np.ndarray = pc.fill_null(column, null).to_numpy()
+    return found
+
+
+def before(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return for each pair of positions whether ``one`` comes before ``other``."""
+    found: np.ndarray = (one[:, 0] < other[:, 0]) | ((one[:, 0] == other[:, 0]) & (one[:, 1] < other[:, 1]))
+    return found
+
+
+def replaced(rows: pa.Table, name: str, column: Any) -> pa.Table:
+    """Replace the values of a column."""
+    return rows.set_column(rows.column_names.index(name), rows.schema.field(name), column)

@@ -108,10 +108,7 @@ class FileScan(ABC):
         return pa.concat_tables(found)
 
     def _groups(
-        self,
-        columns: Sequence[str],
-        skip: Callable[[int, int], bool] | None,
-        excludes: Excludes | None,
+        self, columns: Sequence[str], skip: Callable[[int, int], bool] | None, excludes: Excludes | None
     ) -> Iterator[tuple[int, pa.Table]]:
         with self.open() as opened:
             file = pq.ParquetFile(opened)

@@ -64,7 +64,6 @@ class Collector:
         return {name: found for name, found in self._bounds.items() if found is not None}
 
     def add(self, rows: pa.Table) -> None:
-        """Add rows."""
         self.rows += rows.num_rows
         for field in self.fields:
             column, name = rows[field.name], field.name

@@ -57,7 +57,6 @@ class Truncate(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The position of the truncate."""
         return self.lsn, self.ordinal
 
 

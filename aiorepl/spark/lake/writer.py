@@ -30,7 +30,6 @@ class FileWriter(ABC, Generic[F, K]):
         self._done: list[F] = []
 
     def write(self, rows: pa.Table) -> None:
-        """Write rows, which have the table's columns."""
         for values, some in self._divided(rows) if rows.num_rows else ():
             if values not in self._open and len(self._open) >= _OPEN_FILES:
                 self._close_all()
@@ -104,7 +103,6 @@ class OpenFile:
             self._flush()
 
     def close(self) -> None:
-        """Complete the file."""
         with self._stack:
             self._flush()
             self._writer.close()

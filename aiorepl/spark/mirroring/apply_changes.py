@@ -136,11 +136,7 @@ def _require_columns(df: DataFrame, keys: Sequence[str], mode: Mode) -> None:
 
 
 def _started(
-    df: DataFrame,
-    batches: _Batches,
-    checkpoint: str,
-    name: str | None,
-    trigger: Mapping[str, Any] | None,
+    df: DataFrame, batches: _Batches, checkpoint: str, name: str | None, trigger: Mapping[str, Any] | None
 ) -> StreamingQuery:
     writer = df.writeStream.foreachBatch(batches).option("checkpointLocation", checkpoint)
     writer = writer if name is None else writer.queryName(name)

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.history import parquet
 from aiorepl.history.opening import open_history
-from aiorepl.spark.lake.table import Mode, Place
+from aiorepl.spark.lake.table import Place
 from aiorepl.spark.mirroring import staged_store
+from aiorepl.spark.mirroring.reducing import StagedChanges
 from aiorepl.spark.mirroring.reduction import is_after
 from aiorepl.spark.mirroring.selected import hidden_file
 from aiorepl.spark.mirroring.staging import StagedFile
@@ -24,28 +25,19 @@ from aiorepl.transforms.selection import Selection
 
 
 @dataclass(frozen=True)
-class MirrorChanges:
-    """Reads the changes of one table in a batch; pickled to executors.
+class MirrorChanges(StagedChanges):
+    """The changes of one table in a batch.
 
-    :param keys: the columns that identify a row.
     :param null: as in ``Common.conform``.
     :param after: leave out the changes up to this position, because the table has these changes already.
     :param selection: the mirror's selection, for files of the history, which have the hidden columns.
     """
 
     journal: Location
-    staging: Location
     common: Common
-    keys: tuple[str, ...]
-    mode: Mode
     null: bool
     after: Place | None = None
     selection: Selection | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the rows."""
-        return self.common.rows
 
     def rows(self, file: StagedFile) -> Iterator[pa.RecordBatch]:
         """Read the changes of a file in the common columns."""

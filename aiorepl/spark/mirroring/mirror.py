@@ -194,7 +194,6 @@ class Mirror:
 
     @cached_property
     def settings(self) -> Settings:
-        """The checked settings of tables."""
         return Settings.of(
             self.tables,
             self.mode,
@@ -344,7 +343,6 @@ def tables_of(journal: Location) -> Iterator[TableName]:
 def open_lake(
     target: Location, upkeep: Upkeep = _UPKEEP, deletion_vectors: DeletionVectors = "auto"
 ) -> DeltaLake:
-    """Return the lake in a target."""
     # deltalake uses obstore's keys. ``allow_http`` is for an endpoint with http://.
     storage = {**target.config, "allow_http": "true"} if isinstance(target, ObjectStore) else None
     return DeltaLake(url_of(target), storage=storage, upkeep=upkeep, deletion_vectors=deletion_vectors)

@@ -9,8 +9,10 @@ and the insert of such a move are in different files or row groups, executors re
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
@@ -34,25 +36,21 @@ PART_BYTES: Final = 32 * _MIB
 """The target size of a part, and of a shuffled partition. Many changes of one key make a larger part."""
 
 
-class StagedChanges(Protocol):
-    """Reads a batch's changes of one table from staged files; is pickled for the executors."""
+@dataclass(frozen=True)
+class StagedChanges(ABC):
+    """A batch's changes of one table in staged files; pickled for the executors.
 
-    @property
-    def staging(self) -> Location:
-        """The staging folder, to which executors write the parts."""
+    :param staging: the staging folder, to which executors write the parts.
+    :param schema: the columns of the rows.
+    :param keys: the columns that identify a row.
+    """
 
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns of the rows."""
+    staging: Location
+    schema: pa.Schema
+    keys: tuple[str, ...]
+    mode: Mode
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The columns that identify a row."""
-
-    @property
-    def mode(self) -> Mode:
-        """The table's mode."""
-
+    @abstractmethod
     def rows(self, file: Any) -> Iterator[pa.RecordBatch]:
         """Read the changes of a file."""
 

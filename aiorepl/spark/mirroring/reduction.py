@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.constants import texts
 from aiorepl.spark.lake.columns import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
-from aiorepl.spark.lake.rows import codes
+from aiorepl.spark.lake.rows import ENDS, codes, ended, replaced
 from aiorepl.spark.lake.table import (
     KEPT,
     ORIGIN,
@@ -86,7 +86,7 @@ def reduce_changes(
         if pa.types.is_floating(rows.schema.field(name).type):
             # Make -0 a 0: they are equal in PostgreSQL and in a MERGE, but their bits differ.
             zero = pa.scalar(0, rows.schema.field(name).type)
-            rows = _replaced(rows, name, pc.add(rows[name], zero))
+            rows = replaced(rows, name, pc.add(rows[name], zero))
     if mode == "history":
         return Reduced(_Timeline(rows, keys).versions(found), found)
     if mode == "current" and not pc.any(_incomplete(rows)).as_py():
@@ -104,7 +104,6 @@ def linked_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def keys_at(changes: pa.Table, keys: Sequence[str], wanted: set[Place]) -> pa.Table:
-    """Return the keys of the changes at some positions, with the positions."""
     if not wanted:
         return changes.slice(0, 0).select([*keys, COMMIT_LSN, ORDINAL])
     mask = pa.array([place in wanted for place in _all_places(changes)], pa.bool_())
@@ -112,7 +111,6 @@ def keys_at(changes: pa.Table, keys: Sequence[str], wanted: set[Place]) -> pa.Ta
 
 
 def places(changes: Any) -> list[Place]:
-    """Return the position of each change."""
     return list(_all_places(changes))
 
 
@@ -257,8 +255,12 @@ class _Timeline:
         for name in set(closing.column_names) - {*self._keys, COMMIT_LSN, ORDINAL, VALID_FROM}:
             value = CLOSE if name == OP else None
             array = pa.repeat(pa.scalar(value, closing.schema.field(name).type), closing.num_rows)
-            closing = _replaced(closing, name, array)
-        return pa.concat_tables([_ended(rows.filter(pc.invert(self._deleted)), truncates), closing])
+            closing = replaced(closing, name, array)
+        versions = rows.filter(pc.invert(self._deleted))
+        if truncates:
+            ends = {name: versions[name].combine_chunks() for name in ENDS}
+            versions = ended(versions, ends, truncates)
+        return pa.concat_tables([versions, closing])
 
     def _whole(self, *, deletes: bool) -> tuple[dict[str, pa.Array], dict[str, pa.Array], pa.Array]:
         """Fill the columns that lack values: take each value from the latest earlier change of the key that has it.
@@ -332,7 +334,7 @@ class _Timeline:
     ) -> pa.Table:
         rows = self._rows
         for name, array in values.items():
-            rows = _replaced(rows, name, array)
+            rows = replaced(rows, name, array)
         moved = None
         if origin is not None:
             arrays = [rows[name].combine_chunks().take(origin) for name in self._keys]
@@ -377,29 +379,7 @@ def _truncated(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
     for truncate in truncates:
         gone = pc.and_(pc.invert(is_after(rows, truncate.place)), pc.not_equal(rows[OP], "delete"))
         for name, value in ((COMMIT_LSN, truncate.lsn), (ORDINAL, truncate.ordinal), (OP, "delete")):
-            rows = _replaced(
+            rows = replaced(
                 rows, name, pc.if_else(gone, pa.scalar(value, rows.schema.field(name).type), rows[name])
             )
     return rows
-
-
-def _ended(rows: pa.Table, truncates: Sequence[Truncate]) -> pa.Table:
-    """End the versions that a truncate removed."""
-    # From the latest truncate to the earliest, so that the first truncate after a version ends it.
-    for truncate in reversed(truncates):
-        lsn, ordinal = rows[VALID_TO_LSN], rows[VALID_TO_ORDINAL]
-        later = pc.or_(
-            pc.greater(lsn, truncate.lsn),
-            pc.and_(pc.equal(lsn, truncate.lsn), pc.greater(ordinal, truncate.ordinal)),
-        )
-        gone = pc.and_(pc.invert(is_after(rows, truncate.place)), pc.fill_null(later, True))
-        ends = {VALID_TO_LSN: truncate.lsn, VALID_TO_ORDINAL: truncate.ordinal, VALID_TO: truncate.time}
-        for name, value in ends.items():
-            rows = _replaced(
-                rows, name, pc.if_else(gone, pa.scalar(value, rows.schema.field(name).type), rows[name])
-            )
-    return rows
-
-
-def _replaced(rows: pa.Table, name: str, array: Any) -> pa.Table:
-    return rows.set_column(rows.column_names.index(name), rows.schema.field(name), array)

@@ -111,11 +111,9 @@ class Settings:
         return _of(self.keys, table) or ()
 
     def types_of(self, table: TableName) -> ColumnTypes:
-        """Return the types of a table's columns."""
         return ColumnTypes(table, self.types)
 
     def layout_of(self, table: TableName) -> Layout:
-        """Return the layout of a table."""
         return _of(self.layouts, table) or Layout()
 
 

@@ -6,7 +6,6 @@ The micro-batch is read once: executors write its rows to files, and return a de
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +17,13 @@ from aiorepl.history.manifest import File
 from aiorepl.spark.lake.table import Mode, Place, Run
 from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, collected, map_rows, pickled
-from aiorepl.spark.mirroring.reducing import PART_BYTES, Found, reduce_on_executors, reduce_staged
+from aiorepl.spark.mirroring.reducing import (
+    PART_BYTES,
+    Found,
+    StagedChanges,
+    reduce_on_executors,
+    reduce_staged,
+)
 from aiorepl.storage.opening import Location, open_store
 
 
@@ -41,14 +46,8 @@ class _Staged(NamedTuple):
     found: Found
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """The staged changes of a batch; implements ``reducing.StagedChanges``."""
-
-    staging: Location
-    schema: pa.Schema
-    keys: tuple[str, ...]
-    mode: Mode
+class _Changes(StagedChanges):
+    """The staged changes of a batch."""
 
     def rows(self, file: _File) -> Iterator[pa.RecordBatch]:
         return staged_store.batches(staged_store.read(open_store(self.staging), file.file))

@@ -41,7 +41,6 @@ def folder_of(query: str, staging: str | os.PathLike[str] | ObjectStore) -> Loca
 
 
 def new_name() -> str:
-    """Return a name for a new file."""
     return f"{uuid4().hex}{_SUFFIX}"
 
 

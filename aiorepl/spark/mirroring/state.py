@@ -18,13 +18,7 @@ from aiorepl.journal.times import Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
 from aiorepl.spark.mirroring.complete import Complete, CompleteFile
-from aiorepl.storage.checked_json import (
-    integer,
-    lsn,
-    seal,
-    text,
-    unseal,
-)
+from aiorepl.storage.checked_json import integer, lsn, seal, text, unseal
 from aiorepl.storage.document import Document
 from aiorepl.storage.store import Store, Superseded
 from aiorepl.table_name import TableName

@@ -39,12 +39,7 @@ class TableWriter:
     """
 
     def __init__(
-        self,
-        lake: Lake,
-        settings: Settings,
-        journal: Location,
-        staging: Location,
-        reduce_large: ReduceLarge,
+        self, lake: Lake, settings: Settings, journal: Location, staging: Location, reduce_large: ReduceLarge
     ) -> None:
         self.settings = settings
         self._lake = lake
@@ -147,11 +142,12 @@ class TableWriter:
     ) -> Run:
         """Reduce the changes after a position. The same key columns identify the rows of all of them."""
         changes = MirrorChanges(
-            self._journal,
             self._staging,
-            common,
+            common.rows,
             keys,
             mode,
+            self._journal,
+            common,
             self.settings.null,
             after,
             self.settings.selection,

@@ -242,7 +242,6 @@ def _oids(versions: Iterable[TableVersion], columns: Sequence[_Column]) -> dict[
 
 
 def relation_of(version: TableVersion) -> Relation:
-    """Decode the description of a version."""
     decoder = Decoder()
     for payload in version.description[1:]:
         decoder.decode(payload)

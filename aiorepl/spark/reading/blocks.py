@@ -107,11 +107,7 @@ def latest(
 
 
 def between(
-    reader: JournalReader,
-    chain: Chain,
-    table: TableName | None,
-    start: BlockPosition,
-    end: BlockPosition,
+    reader: JournalReader, chain: Chain, table: TableName | None, start: BlockPosition, end: BlockPosition
 ) -> Iterator[tuple[Segment, int, int]]:
     """Iterate over the parts between two positions, each with the numbers of its first block and of the block after its last.
 

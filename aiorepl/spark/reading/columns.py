@@ -149,7 +149,6 @@ def _not_equal(new: Any, old: Any) -> Any:
 
 
 def _deletes(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the old rows of updates, as deletes."""
     before = rows[BEFORE]
     struct = before.type
     names = {struct.field(index).name for index in range(struct.num_fields)}

@@ -183,7 +183,6 @@ class Described:
 
     @property
     def registry(self) -> Types:
-        """All types, including built-in ones."""
         return Types(self.types)
 
 

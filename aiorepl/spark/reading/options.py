@@ -164,7 +164,6 @@ def _bytes(name: str, text: str) -> int:
 
 
 def journal_options(journal: Location) -> dict[str, str]:
-    """Return the options of a journal."""
     if not isinstance(journal, ObjectStore):
         return {"journal": os.fspath(journal)}
     return {"journal": journal.url} | {f"{_CONFIG}{key}": text for key, text in journal.config.items()}

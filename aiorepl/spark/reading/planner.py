@@ -240,7 +240,6 @@ class Planner:
         return before | selected.identities(described.relation)
 
     def typed(self, reader: JournalReader) -> Typed:
-        """Return the reader of a table."""
         assert isinstance(self._shape, Typed)
         return replace(self._shape, newest=self._newest_of(reader)[1])
 

@@ -148,7 +148,6 @@ class _Conversion:
         }
 
     def make(self, rows: int) -> list[Column]:
-        """Make the columns of a batch."""
         return self._copied.make(self._kinds, rows)
 
     def batch(self, columns: list[Column], count: int, data: bytes, ordinal: int) -> pa.RecordBatch:

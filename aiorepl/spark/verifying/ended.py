@@ -65,46 +65,6 @@ class EndedRows:
         return f"rows that ended: {self.missing} missing, {self.different} different, {self.extra} extra"
 
 
-@dataclass(frozen=True, slots=True)
-class EndedTable:
-    """The rows of a table that ended before an LSN.
-
-    :param columns: by name, the canonical form of the compared columns, the keys first.
-    :param keys: the number of the key's columns.
-    :param modes: the columns that the mode has added.
-    """
-
-    rows: Rows
-    columns: Mapping[str, Canonical]
-    keys: int
-    modes: Sequence[str]
-
-    def read(self, lsn: LSN) -> tuple[dict[Identity, bytes], set[str], int]:
-        """Return the hashes of ended rows, the keys of rows that changed at the LSN or later, and the least commit LSN."""
-        found: dict[Identity, bytes] = {}
-        since, first = set[str](), 2**63
-        history = IS_CURRENT in self.modes
-        end, ordinal = (VALID_TO_LSN, VALID_TO_ORDINAL) if history else (COMMIT_LSN, ORDINAL)
-        extra = [*((*_ENDS, IS_CURRENT) if history else (DELETED,)), COMMIT_LSN, ORDINAL]
-        for batch in self.rows.batches([*self.columns, *extra]):
-            first = min(first, pc.min(batch[COMMIT_LSN]).as_py() or 0)
-            texts = [form.texts(batch[name]) for name, form in self.columns.items()]
-            texts += [batch[name].cast(pa.int64()).cast(pa.string()) for name in (_ENDS if history else ())]
-            keys = joined(texts[: self.keys], batch.num_rows)
-            late = pc.fill_null(pc.greater_equal(batch[end], int(lsn)), False)
-            since.update(keys.filter(late).to_pylist())
-            gone = pc.fill_null(pc.invert(batch[IS_CURRENT]) if history else batch[DELETED], False)
-            # Rows that a repair has ended are left out.
-            by_change = pc.fill_null(pc.less(batch[ordinal], LAST_ORDINAL), False)
-            wanted = pc.and_(pc.and_(gone, by_change), pc.invert(late))
-            listed = (keys, batch[COMMIT_LSN], batch[ORDINAL], joined(texts, batch.num_rows))
-            for key, at, number, row in zip(
-                *(each.filter(wanted).to_pylist() for each in listed), strict=True
-            ):
-                found[key, at, number] = hashlib.sha256(row.encode()).digest()[:8]
-        return found, since, first
-
-
 def compare(
     lake: Rows,
     again: Rows,
@@ -120,22 +80,33 @@ def compare(
     :param first: the first columns of the table, from ``replay``.
     :param oids: by name, the columns' types.
     """
-    schema = lake.schema()
-    names = [
-        name for name in compared.columns if name in compared.keys or _identity(schema.field(name)) in first
-    ]
-    names.sort(key=lambda name: name not in compared.keys)
+    schema, keys = lake.schema(), compared.keys
+    names = [name for name in compared.columns if name in keys or _identity(schema.field(name)) in first]
+    names.sort(key=lambda name: name not in keys)
 
-    def ended(rows: Rows) -> EndedTable:
+    def ended(rows: Rows) -> tuple[dict[Identity, bytes], set[str], int]:
         kinds = rows.schema()
         forms = {
-            name: canonical(oids[name], types, kinds.field(name).type, key=name in compared.keys)
-            for name in names
+            name: canonical(oids[name], types, kinds.field(name).type, key=name in keys) for name in names
         }
         known = {name: form for name, form in forms.items() if form is not None}
-        return EndedTable(rows, known, len(compared.keys), compared.modes)
+        return _ended(rows, known, len(keys), lsn, history=history)
 
-    return _differences(ended(lake), ended(again), lsn)
+    history = IS_CURRENT in compared.modes
+    (there, since, begun), (wanted, later, _) = ended(lake), ended(again)
+    changed = set[str]() if history else since | later
+    missing, different = [], []
+    for identity, digest in wanted.items():
+        key, at, _ = identity
+        if at < begun or key in changed:
+            continue
+        if identity not in there:
+            missing.append(key)
+        elif there[identity] != digest:
+            different.append(key)
+    extra = [key for key, _, _ in there.keys() - wanted.keys() if key not in changed]
+    listed = tuple(map(readable, (*missing, *different, *extra)))
+    return EndedRows(len(missing), len(different), len(extra), listed)
 
 
 def _identity(field: pa.Field) -> str:
@@ -143,24 +114,33 @@ def _identity(field: pa.Field) -> str:
     return number_of(field) or str(field.name)
 
 
-def _differences(lake: EndedTable, journal: EndedTable, lsn: LSN) -> EndedRows:
-    there, since, first = lake.read(lsn)
-    wanted, later, _ = journal.read(lsn)
-    history = IS_CURRENT in lake.modes
-    changed = set[str]() if history else since | later
-    missing, different = [], []
-    for identity, digest in wanted.items():
-        key, at, _ = identity
-        if at < first or key in changed:
-            continue
-        if identity not in there:
-            missing.append(key)
-        elif there[identity] != digest:
-            different.append(key)
-    extra = [key for key, _, _ in there.keys() - wanted.keys() if key not in changed]
-    return EndedRows(
-        len(missing), len(different), len(extra), tuple(map(readable, (*missing, *different, *extra)))
-    )
+def _ended(
+    rows: Rows, columns: Mapping[str, Canonical], keys: int, lsn: LSN, *, history: bool
+) -> tuple[dict[Identity, bytes], set[str], int]:
+    """Return the hashes of rows that ended before an LSN, the keys of rows that changed later, and the least commit LSN.
+
+    :param columns: by name, the canonical form of the compared columns, the keys first.
+    :param keys: the number of the key's columns.
+    """
+    found: dict[Identity, bytes] = {}
+    since, first = set[str](), 2**63
+    end, ordinal = (VALID_TO_LSN, VALID_TO_ORDINAL) if history else (COMMIT_LSN, ORDINAL)
+    extra = [*((*_ENDS, IS_CURRENT) if history else (DELETED,)), COMMIT_LSN, ORDINAL]
+    for batch in rows.batches([*columns, *extra]):
+        first = min(first, pc.min(batch[COMMIT_LSN]).as_py() or 0)
+        texts = [form.texts(batch[name]) for name, form in columns.items()]
+        texts += [batch[name].cast(pa.int64()).cast(pa.string()) for name in (_ENDS if history else ())]
+        key = joined(texts[:keys], batch.num_rows)
+        late = pc.fill_null(pc.greater_equal(batch[end], int(lsn)), False)
+        since.update(key.filter(late).to_pylist())
+        gone = pc.fill_null(pc.invert(batch[IS_CURRENT]) if history else batch[DELETED], False)
+        # Rows that a repair has ended are left out.
+        by_change = pc.fill_null(pc.less(batch[ordinal], LAST_ORDINAL), False)
+        wanted = pc.and_(pc.and_(gone, by_change), pc.invert(late))
+        listed = (key, batch[COMMIT_LSN], batch[ORDINAL], joined(texts, batch.num_rows))
+        for name, at, number, row in zip(*(each.filter(wanted).to_pylist() for each in listed), strict=True):
+            found[name, at, number] = hashlib.sha256(row.encode()).digest()[:8]
+    return found, since, first
 
 
 def replay(

@@ -17,15 +17,7 @@ from aiorepl.spark.lake.columns import COMMIT_LSN
 from aiorepl.spark.lake.table import DELETED, IS_CURRENT, VALID_TO_LSN, ColumnRange, Rows
 from aiorepl.spark.mirroring.executors import PICKLED_DDL, iterated, pickled, spread, unpickled
 from aiorepl.spark.verifying.canonical import joined
-from aiorepl.spark.verifying.checksums import (
-    ALL,
-    Comparison,
-    LakeRows,
-    LakeSums,
-    Row,
-    Share,
-    Sum,
-)
+from aiorepl.spark.verifying.checksums import ALL, Comparison, LakeRows, LakeSums, Row, Share, Sum
 
 MODES: Final = (DELETED, IS_CURRENT, VALID_TO_LSN)
 """The columns that tell which rows exist, in the modes soft_delete and history."""
@@ -208,12 +200,7 @@ def _sums(table: LakeTable, compared: Comparison, lsn: LSN, files: set[str]) -> 
 
 
 def _rows(
-    table: LakeTable,
-    compared: Comparison,
-    lsn: LSN,
-    places: Collection[int],
-    share: Share,
-    files: set[str],
+    table: LakeTable, compared: Comparison, lsn: LSN, places: Collection[int], share: Share, files: set[str]
 ) -> Iterator[list[tuple[int, Row, bool]]]:
     rows = table.rows_of(compared, lsn, places, share, files)
     while some := list(islice(rows, _ROWS)):

@@ -106,7 +106,6 @@ class SourceSnapshot:
         return cls(connection, source.connect_sql, result.created.consistent_point, publications, named)
 
     def close(self) -> None:
-        """End the snapshot."""
         self._connection.terminate()
 
     @contextlib.asynccontextmanager

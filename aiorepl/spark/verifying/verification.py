@@ -30,14 +30,7 @@ from aiorepl.spark.lake.columns import MODE_COLUMNS, mode_of
 from aiorepl.spark.mirroring.mirrored import MirroredTables
 from aiorepl.spark.mirroring.reducing import reduce_on_executors
 from aiorepl.spark.verifying.canonical import canonical, readable
-from aiorepl.spark.verifying.checksums import (
-    Comparison,
-    Differences,
-    Row,
-    Share,
-    differences,
-    suspects,
-)
+from aiorepl.spark.verifying.checksums import Comparison, Differences, Row, Share, differences, suspects
 from aiorepl.spark.verifying.ended import EndedRows, compare, replay
 from aiorepl.spark.verifying.lake import MODES, DistributedTable, LakeTable, distributed
 from aiorepl.spark.verifying.repair import conditions, removal
@@ -215,7 +208,6 @@ class Verification:
         return any(each.may_hide(column) for each in self._rules)
 
     def _choose(self, state: _Table, described: DescribedTable, schema: pa.Schema) -> None:
-        """Choose the columns of a table that are compared."""
         table, types = described.table, described.layout.types
         keys = tuple(self._keys(table.schema, table.name)) or tuple(column.name for column in table.key)
         if mode_of(schema.names) == "changelog":
