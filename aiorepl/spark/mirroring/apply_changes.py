@@ -92,32 +92,18 @@ def apply_changes(
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
     """
     _require_columns(df, keys, mode)
-    folder = "" if checkpoint is None else os.fspath(checkpoint)
+    folder, staging_folder = _folders(df, target, checkpoint, staging, storage_options)
     if isinstance(target, str | os.PathLike):
-        place = os.fspath(target).rstrip("/")
-        layout = Layout(tuple(partition_by), tuple(cluster_by))
-        table: Target = DeltaTarget(
-            place,
+        target = DeltaTarget(
+            os.fspath(target).rstrip("/"),
             tuple(keys),
             mode,
-            layout,
+            Layout(tuple(partition_by), tuple(cluster_by)),
             storage=storage_options,
             upkeep=upkeep,
             deletion_vectors=deletion_vectors,
         )
-        folder = folder or f"{place}/_checkpoint"
-        staging_folder = location(f"{place}/_staging", storage_options)
-    else:
-        table = target
-        if staging is None or (df.isStreaming and not folder):
-            raise ConfigurationError(
-                "apply_changes needs checkpoint and staging, unless target is the path of a Delta table"
-            )
-    if staging is not None:
-        # A batch DataFrame for a table of a lake has no checkpoint.
-        query = folder or uuid4().hex
-        staging_folder = staged_store.folder_of(query, location(os.fspath(staging), storage_options))
-    batches = _Batches(table, df.schema, tuple(keys), staging_folder, folder)
+    batches = _Batches(target, df.schema, tuple(keys), staging_folder, folder)
     if not df.isStreaming:
         batches.apply(df, None)
         return None
@@ -133,6 +119,28 @@ def _require_columns(df: DataFrame, keys: Sequence[str], mode: Mode) -> None:
             if missing
             else "apply_changes needs keys, the columns that identify a row"
         )
+
+
+def _folders(
+    df: DataFrame,
+    target: str | os.PathLike[str] | Target,
+    checkpoint: str | os.PathLike[str] | None,
+    staging: str | os.PathLike[str] | None,
+    storage: Mapping[str, str] | None,
+) -> tuple[str, Location]:
+    """Return the folders of the checkpoint and of staged rows."""
+    folder = "" if checkpoint is None else os.fspath(checkpoint)
+    if isinstance(target, str | os.PathLike):
+        place = os.fspath(target).rstrip("/")
+        folder = folder or f"{place}/_checkpoint"
+        if staging is None:
+            return folder, location(f"{place}/_staging", storage)
+    elif staging is None or (df.isStreaming and not folder):
+        raise ConfigurationError(
+            "apply_changes needs checkpoint and staging, unless target is the path of a Delta table"
+        )
+    # A batch DataFrame for a table of a lake has no checkpoint.
+    return folder, staged_store.folder_of(folder or uuid4().hex, location(os.fspath(staging), storage))
 
 
 def _started(

@@ -194,6 +194,7 @@ class Mirror:
 
     @cached_property
     def settings(self) -> Settings:
+        """The checked settings of tables."""
         return Settings.of(
             self.tables,
             self.mode,
