@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from aiorepl.spark.lake.keys import CACHE, KeyColumns
-from aiorepl.spark.lake.rows import codes
+from aiorepl.spark.lake.rows import codes, zeros
 from aiorepl.spark.lake.scan import FileScan
 from aiorepl.spark.lake.statistics import Bounds, comparable
 
@@ -101,6 +101,7 @@ def matches(rows: pa.Table, wanted: pa.Table, keys: Sequence[str]) -> tuple[np.n
 
     :param wanted: distinct keys.
     """
+    rows, wanted = zeros(rows, keys), zeros(wanted, keys)
     candidates: np.ndarray | None = None
     for name in keys:
         column = rows[name] if candidates is None else rows[name].take(pa.array(candidates))

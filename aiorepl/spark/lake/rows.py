@@ -120,8 +120,19 @@ def lacking_values(changes: pa.Table, mode: Mode) -> pa.Table:
     return lacking if mode == "history" else lacking.filter(pc.is_valid(lacking[ORIGIN]))
 
 
+def zeros(rows: Any, keys: Sequence[str]) -> Any:
+    """Return rows with 0 for each -0 in their keys: the two are equal in PostgreSQL, but their bits differ."""
+    for name in keys:
+        field = rows.schema.field(name)
+        if pa.types.is_floating(field.type):
+            column = pc.add(rows[name], pa.scalar(0, field.type))
+            rows = rows.set_column(rows.schema.get_field_index(name), field, column)
+    return rows
+
+
 def codes(rows: pa.Table, names: Sequence[str]) -> pa.Array:
     """Return a number for each row, equal for equal values of these columns."""
+    rows = zeros(rows, names)
     encoded: list[pa.Array] = [rows[name].combine_chunks().dictionary_encode("encode") for name in names]
 
     def both(left: pa.Array, right: pa.Array) -> pa.Array:

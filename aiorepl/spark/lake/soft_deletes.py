@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
 from aiorepl.spark.lake.find import matches
+from aiorepl.spark.lake.rows import zeros
 from aiorepl.spark.lake.table import DELETED
 from aiorepl.spark.lake.transaction import Entry, Transaction
 
@@ -40,11 +41,13 @@ def unite(batch: Transaction[Any], keys: Sequence[str]) -> None:
 
     empty = batch.schema.empty_table()
     deleted = pa.concat_tables(
-        [empty.select(names), *(found for *_, found in rows(deleted=True, columns=names))]
+        [empty.select(names), *(zeros(found, names) for *_, found in rows(deleted=True, columns=names))]
     )
     if not deleted.num_rows:
         return
-    live = (part for *_, found in rows(deleted=False, columns=names) for part in found.to_batches())
+    live = (
+        part for *_, found in rows(deleted=False, columns=names) for part in zeros(found, names).to_batches()
+    )
     shared = _shared_keys(deleted, live, names)
     if not shared.num_rows:
         return
@@ -93,7 +96,7 @@ def _survivors(rows: pa.Table, shared: pa.Table, keys: Sequence[str]) -> pa.Tabl
     ]
     rows = rows.take(pc.sort_indices(rows, sort_keys=order))
     numbers = pa.array(range(rows.num_rows), pa.int64())
-    numbered = rows.select(list(keys)).append_column(_ROW, numbers)
+    numbered = zeros(rows.select(list(keys)), keys).append_column(_ROW, numbers)
     first = numbered.group_by(list(keys)).aggregate([(_ROW, "min")])
     return rows.take(first[f"{_ROW}_min"])
 

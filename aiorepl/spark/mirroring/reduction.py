@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.constants import texts
 from aiorepl.spark.lake.columns import COMMIT_LSN, COMMIT_TS, OP, ORDINAL, UNCHANGED, XID
-from aiorepl.spark.lake.rows import ENDS, codes, ended, replaced
+from aiorepl.spark.lake.rows import ENDS, codes, ended, replaced, zeros
 from aiorepl.spark.lake.table import (
     KEPT,
     ORIGIN,
@@ -82,11 +82,7 @@ def reduce_changes(
     if mode == "current" and found:
         rows = rows.filter(is_after(rows, found[-1].place)).combine_chunks()
     _require_keys(rows, keys)
-    for name in keys:
-        if pa.types.is_floating(rows.schema.field(name).type):
-            # Make -0 a 0: they are equal in PostgreSQL and in a MERGE, but their bits differ.
-            zero = pa.scalar(0, rows.schema.field(name).type)
-            rows = replaced(rows, name, pc.add(rows[name], zero))
+    rows = zeros(rows, keys)
     if mode == "history":
         return Reduced(_Timeline(rows, keys).versions(found), found)
     if mode == "current" and not pc.any(_incomplete(rows)).as_py():

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from aiorepl.spark.lake.columns import COMMIT_LSN, ORDINAL
+from aiorepl.spark.lake.rows import zeros
 from aiorepl.spark.reading.schema import quoted
 
 Key = tuple[Any, ...]
@@ -57,6 +58,7 @@ class Routes:
 
 
 def _keys(rows: Any, keys: Sequence[str]) -> Iterable[Key]:
+    rows = zeros(rows, keys)
     return zip(*(_values(rows.column(name)) for name in keys), strict=True)
 
 
