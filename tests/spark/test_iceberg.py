@@ -533,3 +533,19 @@ def test_a_table_that_was_rolled_back(lake) -> None:
     assert target.applied("query", 3)
     target._open().maintenance.expire_snapshots().by_ids([second, third]).commit()
     assert target.applied("query", 3)
+
+
+def test_a_batch_that_a_tag_keeps(lake) -> None:
+    """Snapshots after the last batch expire, and a tag keeps that of the batch, and this is no rollback."""
+    target = lake.table(("public", "t"), ("id",))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "x"}), schema=NARROW)
+    batch = target._open().current_snapshot().snapshot_id
+    target._open().manage_snapshots().create_tag(batch, "kept").commit()
+    for key in (7, 8, 9):
+        plant(target, key)
+    between = [each.snapshot_id for each in target._open().snapshots()][1:-1]
+    target._open().maintenance.expire_snapshots().by_ids(between).commit()
+    assert target._open().current_snapshot().parent_snapshot_id is None
+    assert target.applied("query", 1)
+    apply(target, 2, ("delete", [], {"id": 7}), ("insert", [], {"id": 2, "note": "x"}), schema=NARROW)
+    assert [row["id"] for row in rows(target)] == [1, 2, 8, 9]

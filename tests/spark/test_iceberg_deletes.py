@@ -349,3 +349,31 @@ def test_upkeep_beside_another_program(tmp_path, monkeypatch) -> None:
 
 def _refused(*given: object) -> None:
     raise CommitFailedException("another commit came first")
+
+
+def test_a_column_of_an_earlier_partition_spec(tmp_path) -> None:
+    """Another program removes the partitions, and then their column: rows are changed, and upkeep works."""
+    target = opened(tmp_path, Layout(partition_by=("region",)))
+    schema = pa.schema([*SOURCE, ("region", pa.string())])
+    apply(target, 1, range(9), "insert", schema, region=lambda key: f"r{key % 3}")
+    apply(target, 2, (4,), schema=schema, region=lambda key: "r1")
+    with target._open().update_spec() as spec:
+        spec.remove_field("by_region")
+    with target._open().update_schema(allow_incompatible_changes=True) as columns:
+        columns.delete_column("region")
+    for lsn in range(3, 15):
+        apply(target, lsn, (lsn % 4,))
+
+    def found() -> dict[int, str]:
+        # DuckDB ends its process when it reads such a table, whoever wrote it.
+        for reader in ("pyiceberg", "polars"):
+            read = rows_by(reader, target._open()).select(["id", "note"]).to_pylist()
+            assert len(read) == 9
+        return {row["id"]: row["note"] for row in read}
+
+    expected = found()
+    assert expected[3] == "3 11"
+    target._upkeep = Upkeep(optimize_every=1, vacuum_every=0)
+    target.maintain()
+    assert not entries(target, ManifestContent.DELETES)
+    assert found() == expected

@@ -104,9 +104,12 @@ def rolled_back(table: IcebergTable) -> bool:
         if snapshot.snapshot_id == last.snapshot_id:
             return False
         oldest = snapshot
-    # The batch is no known ancestor. If snapshots in between have expired, the oldest known ancestor is newer
-    # than the batch.
-    return oldest is None or oldest.parent_snapshot_id is None or _number(oldest) < _number(last)
+    if oldest is None or _number(oldest) < _number(last):
+        return True
+    # The batch is no known ancestor. If snapshots in between have expired, as their missing numbers show, it may be an ancestor all the
+    # same: pyiceberg removes an expired parent's id from its children.
+    between = sum(_number(last) < _number(each) < _number(oldest) for each in table.metadata.snapshots)
+    return oldest.parent_snapshot_id is None and between >= _number(oldest) - _number(last) - 1
 
 
 def versions(table: IcebergTable) -> Iterator[TargetVersion]:

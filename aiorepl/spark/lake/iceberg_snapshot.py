@@ -19,7 +19,10 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriter,
     ManifestWriterV2,
+    write_manifest,
 )
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
@@ -99,15 +102,23 @@ class SnapshotProducer(_FastAppendFiles):
                 status = ManifestEntryStatus.DELETED if self._loses(entry) else ManifestEntryStatus.EXISTING
                 entries.append((each.file.partition_spec_id, self._entry(status, entry.data_file, entry)))
         for spec in sorted({spec for spec, _ in entries}):
-            with self.new_manifest_writer(self.spec(spec)) if is_data else self._deletes(spec) as out:
+            with self._writer(self.spec(spec), is_data=is_data) as out:
                 for number, entry in entries:
                     if number == spec:
                         out.add_entry(entry)
             yield out.to_manifest_file()
 
-    def _deletes(self, spec: int) -> ManifestWriter:
+    def _writer(self, spec: PartitionSpec, *, is_data: bool) -> ManifestWriter:
         output = self.new_manifest_output()
-        return _Deletes(self.spec(spec), self.schema(), output, self._snapshot_id, self._compression)
+        given: Any = (spec, self._schema_of(spec), output, self._snapshot_id, self._compression)
+        version = self._transaction.table_metadata.format_version
+        return write_manifest(version, *given) if is_data else _Deletes(*given)
+
+    def _schema_of(self, spec: PartitionSpec) -> Schema:
+        """Return the newest schema with the columns of a partition spec: another program may have removed them since."""
+        columns = {field.source_id for field in spec.fields}
+        schemas = (self.schema(), *reversed(self._transaction.table_metadata.schemas))
+        return next((each for each in schemas if columns <= each.field_ids), self.schema())
 
     def _loses(self, entry: ManifestEntry) -> bool:
         return entry.data_file.file_path in self._removed
@@ -126,11 +137,11 @@ class SnapshotProducer(_FastAppendFiles):
 
     def _summary(self, snapshot_properties: dict[str, str] = {}) -> Summary:  # noqa: B006 - pyiceberg's
         metadata = self._transaction.table_metadata
-        changes, schema, specs = SnapshotSummaryCollector(), metadata.schema(), metadata.specs()
-        for file in self._added_data_files:
-            changes.add_file(file, schema, specs[file.spec_id])
-        for file in self._gone:
-            changes.remove_file(file, schema, specs[file.spec_id])
+        changes = SnapshotSummaryCollector()
+        for add, files in ((changes.add_file, self._added_data_files), (changes.remove_file, self._gone)):
+            for file in files:
+                spec = self.spec(file.spec_id)
+                add(file, self._schema_of(spec), spec)
         parent = metadata.current_snapshot()
         # ``update_snapshot_summaries`` does not accept the operation ``replace``.
         found = update_snapshot_summaries(
