@@ -2,7 +2,7 @@
 
 ``Resumable`` is for a call that takes longer than its caller's time-outs: it continues while no task waits for it.
 ``uninterrupted`` is for cleanup that must finish: its caller is cancelled afterwards.
-``cancel_and_wait`` ends tasks, ``run_beside`` starts one that ends with its caller, and ``run_until_set`` ends a call when an event is set.
+``cancel_and_wait`` ends tasks, ``run_beside`` runs one until a cleanup, and ``run_until_set`` ends a call when an event is set.
 ``cancellable`` is for a call into a library that may swallow the cancellation.
 ``detect_unexpected_cancellation`` is for a call of user code, which may raise CancelledError although no task has cancelled the call.
 ``require_asyncio`` refuses other event loops.
@@ -113,7 +113,7 @@ async def cancel_and_wait(*tasks: asyncio.Task[Any]) -> None:
 def run_beside(cleanup: AsyncExitStack, work: Coroutine[Any, Any, None], name: str) -> None:
     """Run ``work`` in a task, until ``cleanup`` cancels it.
 
-    :param name: of the task, after ``aiorepl``.
+    :param name: the task's name, without the prefix ``aiorepl``.
     """
     cleanup.push_async_callback(cancel_and_wait, asyncio.create_task(work, name=f"aiorepl {name}"))
 

@@ -49,7 +49,7 @@ create_slot = true
 # on_partition_change = "resnapshot"    # read a partitioned table again; "warn" (the default)
 # on_slot_lost = "resnapshot"   # if the slot is lost, create it and read all tables again; "stop" (the default): exit with code 3
 # max_resnapshots_per_day = 1   # how often that may happen
-# Without a journal, state_dir is a folder for what a restart must not forget, such as the names of masked columns.
+# Without a journal, state_dir is a folder for the state that a restart needs, such as the names of masked columns.
 # [pipeline.batches]
 # max_bytes = "1MiB"
 # max_rows = 500                # no limit by default

@@ -42,7 +42,7 @@ class PipelineFile:
     :param journal: the store of the journal, if there is one.
     :param snapshot: whether the pipeline begins with a snapshot of the tables, or the options of that
         snapshot.
-    :param state_dir: without a journal, the folder for what a restart must not forget.
+    :param state_dir: without a journal, the folder for the state that a restart needs.
     :param sinks: type of each sink by name.
     :param deliveries: each sink with its options, by name.
     :param journal_selection: the columns that are dropped or masked before the journal is written.

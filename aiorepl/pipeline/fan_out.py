@@ -50,7 +50,7 @@ SOURCE = "source"
 
 
 class Inputs(NamedTuple):
-    """What a fan-out delivers, and to which sinks.
+    """The capture, the snapshots and the sinks of a fan-out.
 
     :param sinks: the resolved deliveries by sink name.
     :param snapshot: the initial snapshot before the stream.

@@ -62,8 +62,7 @@ class JournalReaders(FanOut):
         self.store = open_store(options.journal)
         self._sink = JournalSink(self.store)
         self._upkeep = JournalUpkeep(options, self.store, self._sink, lambda: snapshot.pending)
-        # One object for each sink, made when its cursor is registered. The object notices if another process takes the cursor
-        # over.
+        # By sink name, made when the cursor is registered. The object notices if another process takes the cursor over.
         self._cursors: dict[str, Cursors] = {}
         self._runs: dict[str, _Run] = {}
         self._followers: dict[str, JournalFollower] = {}
@@ -81,7 +80,7 @@ class JournalReaders(FanOut):
         self._group: asyncio.TaskGroup | None = None
         # The end of the journal at this start.
         self._journal_end = LSN(0)
-        # Set once nothing more will be appended to the journal.
+        # The journal's end, set once nothing more is appended.
         self._end: LSN | None = None
 
     def stop_reading(self) -> None:
@@ -110,7 +109,7 @@ class JournalReaders(FanOut):
     async def stop_sink(self, name: str, timeout: float) -> None:
         """Stop a sink between two transactions, after it has made durable what it has accepted, and close it.
 
-        :param timeout: seconds until the sink is cancelled. At its next start, it gets again what it has not made durable.
+        :param timeout: seconds until the sink is cancelled. Its next start delivers again the changes that were not durable.
         """
         if (run := self._runs.get(name)) is None:
             return
@@ -127,12 +126,12 @@ class JournalReaders(FanOut):
             each.pop(name, None)
 
     async def discharge_sink(self, name: str, timeout: float) -> None:
-        """Stop a sink that is replaced or removed next. If it fails meanwhile, that is only logged."""
+        """Stop a sink that is replaced or removed next. A failure meanwhile is only logged."""
         self._leaving.add(name)
         await self.stop_sink(name, timeout)
 
     async def start_sink(self, name: str) -> None:
-        """Start a sink. It continues at its cursor; a new one begins where the journal begins."""
+        """Start a sink. It continues at its cursor; a new sink begins at the beginning of the journal."""
         if not self.running:
             return
         self.statistics[name].paused = False
@@ -213,7 +212,7 @@ class JournalReaders(FanOut):
         cursors = self._cursors[name] = Cursors(
             self.store, count_writes=None if memory is None else memory.count_writes
         )
-        # A new sink begins where the journal does. With an initial snapshot, that is before the slot.
+        # A new sink begins at the beginning of the journal. With an initial snapshot, that is before the slot.
         try:
             kept = await self._read_with_retries(name, self._sinks[name], partial(cursors.get, name))
             at = begin.at(LSN(0) if kept is None else kept.lsn)
@@ -306,7 +305,7 @@ class JournalReaders(FanOut):
 
 
 def _whole_chain(reader: JournalReader) -> Chain:
-    """Return the chain with everything that it otherwise loads on demand."""
+    """Return the chain after loading the parts that it otherwise loads on demand."""
     chain = reader.chain()
     assert chain.start_lsn >= 0
     assert chain.completeness is not None

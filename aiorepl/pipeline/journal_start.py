@@ -18,7 +18,7 @@ class SinkStart:
     :param position: the sink has everything before it, or it is the end of an accepted gap.
     :param begins: the LSN after which the sink's position can be compared with the journal.
     :param compared: whether the sink's position is compared with the journal.
-    :param skips: whether the sink continues behind segments that were deleted before it had read them.
+    :param skips: whether the sink skips segments that were deleted before it had read them.
     """
 
     position: Position
@@ -46,8 +46,9 @@ def plan_sink(
     :param beginning: the rows that the pipeline's start reads besides the stream.
     :param gaps: rejects gaps, or accepts and logs them.
     :param limit: the end of the journal.
-    :param first: whether the sink starts for the first time. Later, its position may be past the initial snapshot.
-    :raises SlotError: the sink is behind the beginning of the journal, in a gap or ahead of the server, and no gap is accepted.
+    :param first: whether the sink starts for the first time in this run. Later, its position may be past the initial snapshot.
+    :raises SlotError: the sink is behind the beginning of the journal, in a gap or ahead of the server, and no gap is accepted;
+        or the sink would skip the initial snapshot.
     """
     start = own or at
     # A snapshot that begins with a TRUNCATE replaces everything before it, until retention has deleted it.

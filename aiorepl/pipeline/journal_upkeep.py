@@ -1,4 +1,4 @@
-"""Cares for a journal while its pipeline runs: deletes and compacts segments, and records abandoned snapshots."""
+"""Maintains a journal while its pipeline runs: deletes and compacts segments, and records abandoned snapshots."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _WATCH_SECONDS: Final = 5.0
 
 
 class JournalUpkeep:
-    """Cares for the journal of one pipeline.
+    """Maintains the journal of one pipeline.
 
     :param pending: returns the oids of the tables whose snapshots continue.
-    :ivar pruning: held while segments are deleted; to be held while a cursor is created.
-    :ivar all_opened: to be set once no sink's cursor can move back any more: every sink has returned its position.
+    :ivar pruning: held while segments are deleted. The caller holds it while it creates a cursor.
+    :ivar all_opened: the caller sets it once every sink has returned its position or failed, so that no cursor moves back.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class JournalUpkeep:
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def abandon_snapshots(self) -> None:
-        """Record which snapshots were cancelled or cannot continue: their chunks need not be kept.
+        """Record the snapshots that were cancelled or cannot continue, so that their chunks need not be kept.
 
         :raises AioreplError: the journal cannot be written.
         """

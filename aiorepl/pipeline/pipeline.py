@@ -77,21 +77,21 @@ class Pipeline:
         ``"resnapshot"``: also record that the next pipeline with these options starts as with ``resnapshot=True``. ``recovers`` says whether
         the next pipeline will do that. It reads only the rows of the gap from tables to which the stream only appends.
     :param max_resnapshots_per_day: how often within 24 hours ``on_slot_lost`` may read all tables again.
-    :param wait_for_slot: if another instance reads the slot, wait until it ends or dies, and take over from it, instead of an error. A
-        server notices a lost machine after ``wal_sender_timeout``.
+    :param wait_for_slot: if another instance reads the slot, wait until it ends, and then read the slot; ``False``: end with an error.
+        A server notices a lost machine after ``wal_sender_timeout``.
     :param until: stop before the first transaction that commits at or after this LSN; ``"now"``: at the end of WAL at the start.
     :param reconnect: the policy for a lost connection; ``None``: end with the error.
     :param batches: the batch policy of sinks that have none of their own.
     :param retry: the retry policy of sinks that have none of their own.
     :param shutdown_timeout: the time that sinks have to finish after ``stop``, before they are cancelled.
-    :param state_dir: without a journal, a folder for what a restart must not forget: the names of hidden columns and tables, the
+    :param state_dir: without a journal, a folder for the state that a restart needs: the names of hidden columns and tables, the
         plans of snapshots, and the last picture of the publications. Needed if a selection hides by a pattern with ``*`` or ``?``.
     :param publication_interval: how often the publications in the catalog are compared with their last picture, to notice what the
         stream lacks: partitions that were attached, detached or truncated, and tables that were added or dropped. ``None``: never.
     :param on_new_table: what to do when a table is added to the publications: ``"snapshot"``: read its rows while the stream runs,
         ``"warn"``: log a warning, ``"ignore"``: log nothing.
-    :param on_partition_change: what to do when rows came or went with a partition: ``"resnapshot"``: read the partitioned table while the
-        stream runs, after a TRUNCATE if rows went, ``"warn"``: log a warning.
+    :param on_partition_change: what to do when a partition has added or removed rows: ``"resnapshot"``: read the partitioned table while the
+        stream runs, after a TRUNCATE if rows were removed, ``"warn"``: log a warning.
     :param buffer_bytes: how many bytes may be buffered between the source and the sinks.
     :raises ConfigurationError: the options contradict each other, or an object is not a source or a sink.
     """

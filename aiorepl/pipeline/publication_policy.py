@@ -37,9 +37,9 @@ class PublicationPolicy:
     def of(
         cls, interval: Duration | None, on_new_table: OnNewTable, on_partition_change: OnPartitionChange
     ) -> Self:
-        """Return the policy of the options of a ``Pipeline``.
+        """Return the policy for the options of a ``Pipeline``.
 
-        :raises ConfigurationError: an option is wrong.
+        :raises ConfigurationError: an option is invalid, or needs ``interval``.
         """
         seconds = None if interval is None else seconds_of("publication_interval", interval)
         return cls(seconds, on_new_table, on_partition_change)

@@ -26,7 +26,7 @@ class SourceReader:
 
     :param snapshot: the initial snapshot before the stream.
     :param snapshots: the tables that are read while the stream runs.
-    :param source: what reading them needs of the source.
+    :param source: the access to the source for reading these tables.
     :param settle: looks up the tables of slices for the consumers of the source, before the slices are buffered.
     """
 
@@ -78,7 +78,7 @@ class SourceReader:
                 _log.warning("the stream ends, and %s: the next run continues with them", left)
                 return None
             # The watermarks of the remaining chunks come after the end.
-            _log.info("the end of WAL is reached, and %s: the run ends once they are", left)
+            _log.info("the end of WAL is reached, and %s: the run ends once they are complete", left)
             await self._capture.read_on()
             self._reads_on = True
         return await run_until_set(self._snapshots.settled, self._capture.receive())

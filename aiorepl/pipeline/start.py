@@ -165,8 +165,8 @@ def begin_without_export(
     """Choose the rows of a start whose slot has exported no snapshot; parameters as for ``choose_rows``.
 
     :param known: the ledger from before this start.
-    :param has_catalog: whether the source has tables.
-    :param location: of the ledger, for messages.
+    :param has_catalog: whether the source has tables that can be read.
+    :param location: the ledger's location, for messages.
     :raises SlotError: rows are needed, and the source has no tables.
     """
     is_known = known is not None

@@ -165,7 +165,7 @@ async def _check_server(connection: Connection, names: tuple[str, ...]) -> Setti
     require_logical(settings, connection.server_version)
     existing = await existing_publications(connection, names)
     if not existing.issuperset(names):
-        # The error names all that exist.
+        # The error lists all existing publications.
         existing = await existing_publications(connection)
     require_publications(existing, names)
     return settings

@@ -42,7 +42,7 @@ async def prepare(
     :param told: the process number that the server sent when the session began; a pooler sends an invented number.
     :param server: the server as a noun phrase.
     :param check_pooler: called behind a pooler; checks that this client keeps its server process.
-    :raises ConnectionFailed: the session cannot keep the settings; says what to do.
+    :raises ConnectionFailed: the session cannot keep the settings; the message says what to do.
     """
     rows = await fetch(session_settings.set_if_own(settings, told))
     process = session_settings.served_by(rows)

@@ -1,4 +1,4 @@
-"""Tables of sinks that read a journal: where each continues, and which position is compared with the journal."""
+"""Where sinks continue in a journal, and whether their positions are compared with it, as tables of cases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STREAM = Beginning(FOUND)
 class Chain:
     """A journal as ``plan_sink`` needs it.
 
-    :param start_lsn: where retention has cut it off; 0 if it has not.
+    :param start_lsn: the end of the segments that retention has deleted; 0 without any.
     :param first_readable: its lowest position for a reader.
     """
 
@@ -114,6 +114,6 @@ REFUSED = [
 
 @pytest.mark.parametrize(("own", "at", "chain", "beginning", "limit", "message"), REFUSED)
 def test_a_refused_start(own, at, chain, beginning, limit, message):
-    """A sink that would miss transactions, or that has more than the server, does not start."""
+    """A sink that would miss transactions, or that is ahead of the server, does not start."""
     with pytest.raises(SlotError, match=message):
         plan(own, at, chain, beginning, limit=LSN(limit))

@@ -1,4 +1,4 @@
-"""What a pipeline does about changes of its publications: tables of the policies and texts, and the file of the watch."""
+"""Changes of publications: policies and texts as tables of cases, and the file of the watch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_tables_that_are_read(new_table, partition_change, root, acts):
     ],
 )
 def test_a_policy_without_looks(new_table, partition_change, option):
-    """Without looks at the catalog, only the defaults can be kept."""
+    """Without looks at the catalog, the policies must be the defaults."""
     assert PublicationPolicy.of(None, "warn", "warn").interval is None
     with pytest.raises(ConfigurationError, match=f"{option} needs publication_interval"):
         PublicationPolicy.of(None, new_table, partition_change)
@@ -88,7 +88,7 @@ def look(number: int, **fields: object) -> Picture:
 
 
 async def test_the_file(tmp_path):
-    """A restart has the picture, the changes that sinks have not received, and the moves; each in every part."""
+    """A restart loads the picture, the changes that sinks have not received, and the moves, with all fields."""
     found = Difference("partition_attached", 7, "public", "t", 1, "odd", "r", certain=False, identified=True)
     pending = {"s": [PublicationChange(found, LSN(20), 3, exact=True)], "none": []}
     state = PublicationState(tmp_path, "slot")

@@ -15,7 +15,7 @@ def progress(
 ) -> list[TableStatistics]:
     """Return the progress of the tables that are read before the stream, without tables that were handed over.
 
-    :param counters: of the tables, in the plan's order.
+    :param counters: the counters of the tables, in the plan's order.
     :param ledger: the ledger of an initial snapshot.
     :param durable: the position up to which all consumers are durable.
     :param reading: whether tables are still read, or going to be read, before the stream.

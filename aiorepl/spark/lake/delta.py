@@ -261,7 +261,7 @@ def restored(folder: DeltaFolder) -> bool:
 
 
 def another_mirror(folder: DeltaFolder, first: int, last: int) -> bool:
-    """Whether some mirror made a version from ``first`` to ``last``."""
+    """Whether any mirror wrote a version from ``first`` to ``last``."""
     found = (commit_info(folder, version) for version in range(first, last + 1))
     return any(application_of(_metadata(info)) is not None for info in found)
 

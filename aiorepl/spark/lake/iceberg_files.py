@@ -1,6 +1,6 @@
 """The files of a snapshot of an Iceberg table: data files with their statistics, and position deletes. Uses pyiceberg; not Spark.
 
-The statistics that the writer makes are exact, or there are none.
+The writer's statistics are exact or absent.
 """
 
 from __future__ import annotations

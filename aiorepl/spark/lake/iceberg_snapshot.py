@@ -47,7 +47,7 @@ class _Deletes(ManifestWriterV2):
 class SnapshotProducer(_FastAppendFiles):
     """Produces one snapshot, which follows the current one.
 
-    :param metadata: the table's metadata, with the changes that the commit has besides the snapshot.
+    :param metadata: the table's metadata, with the other changes of the commit.
     :param added: the new files.
     :param removed: the paths of the files that leave the table.
     :param summary: properties that are added to the summary.
@@ -68,7 +68,7 @@ class SnapshotProducer(_FastAppendFiles):
         self._gone = [entry.data_file for entry in entries if entry.data_file.file_path in removed]
         appends = not self._gone and all(file.content == DataFileContent.DATA for file in added)
         kind = operation or (Operation.APPEND if appends else Operation.OVERWRITE)
-        # pyiceberg's transaction would apply the changes again each time that it is asked for the metadata.
+        # pyiceberg's transaction would apply the changes again on each access to the metadata.
         staged: Any = SimpleNamespace(table_metadata=metadata, _table=table)
         # Upkeep knows the table's own files by the table's id in their names.
         name: Any = f"{metadata.table_uuid}-{uuid4()}"

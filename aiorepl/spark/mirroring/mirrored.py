@@ -66,7 +66,7 @@ class MirroredTables:
         self._require()
 
     def _complete(self) -> tuple[SavedState, Complete]:
-        """Return the state, and until when its tables are complete."""
+        """Return the state, and how far its tables are complete."""
         state = self._require()
         while True:
             complete, again = self._file.complete(state), self._require()

@@ -71,7 +71,7 @@ def _values(column: Any) -> list[Any]:
 
 
 _STRIDE: Final = 500
-"""A sample has one value of this many."""
+"""Of this many values, a sample has one."""
 
 
 def sample(values: pa.Array) -> pa.Array:

@@ -85,7 +85,7 @@ class SavedState:
     :param patterns: the patterns of tables with which the batch was planned.
     :param tables: the tables that were written.
     :param selection: the memory of the mirror's selection, as ``SelectionMemory.to_json`` returns it.
-    :param complete: until when the tables are complete.
+    :param complete: how far the tables are complete.
     """
 
     source: Position
@@ -135,7 +135,7 @@ class StateFile:
         return self._document.load()
 
     def complete(self, state: SavedState) -> Complete:
-        """Return until when the tables are complete, also after the last batch.
+        """Return how far the tables are complete, which may be beyond the last batch.
 
         :raises JournalError: a file is damaged, or cannot be read.
         """
