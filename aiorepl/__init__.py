@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from aiorepl.transactions.schema_changes import SchemaChange
     from aiorepl.transactions.slices import Slice
     from aiorepl.transactions.transaction import SnapshotChunk, Transaction
+    from aiorepl.transforms.encryption import decryptor
     from aiorepl.transforms.selection import Selection
 
     __version__: str
@@ -84,6 +85,7 @@ _NAMES = {
     "aiorepl.pipeline.running_sinks": ("SinkChanges",),
     "aiorepl.retry": ("RetryPolicy",),
     "aiorepl.router": ("Router",),
+    "aiorepl.transforms.encryption": ("decryptor",),
     "aiorepl.transforms.selection": ("Selection",),
     "aiorepl.snapshot.options": ("SnapshotOptions",),
     "aiorepl.source.source": ("Source",),
@@ -139,6 +141,7 @@ _PACKAGES = ("formats", "monitoring", "spark", "testing")
 
 __all__ = [  # noqa: RUF022 - by theme
     "connect",
+    "decryptor",
     "ReplicationStream",
     "ReplicationTransaction",
     "follow",

@@ -86,6 +86,7 @@ PURE = (
         "delivery/batching.py",
     ),
     *("transforms/selection.py", "transforms/masking.py", "transforms/patterns.py"),
+    *("transforms/methods.py", "transforms/encryption.py"),
     *("source/feedback/liveness.py", "source/catalog/tables.py", "source/catalog/attributes.py"),
     *("snapshot/chunks.py", "snapshot/chunk_query.py", "snapshot/copy_rows.py", "wire/copy_frames.py"),
     *("history/names.py", "history/manifest.py", "history/planning.py"),
@@ -108,6 +109,7 @@ ONLY_IN = {
     "prometheus_client": ("monitoring/",),
     "opentelemetry": ("monitoring/",),
     "uvicorn": ("monitoring/",),
+    "cryptography": ("transforms/encryption.py",),
     "pyspark": ("spark/", "testing/"),
     "pyarrow": ("spark/", "formats/arrow/", "history/", "testing/"),
     "deltalake": (

@@ -14,6 +14,7 @@ import traceback
 import click
 
 from aiorepl.cli.check import check
+from aiorepl.cli.decrypt import decrypt
 from aiorepl.cli.demo import demo
 from aiorepl.cli.dlq import dlq
 from aiorepl.cli.journal import journal
@@ -98,6 +99,7 @@ command.add_command(verify)
 command.add_command(sequences)
 command.add_command(upgrade)
 command.add_command(dlq)
+command.add_command(decrypt)
 command.add_command(prove)
 command.add_command(demo)
 command.add_command(server)

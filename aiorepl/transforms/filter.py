@@ -14,10 +14,10 @@ from aiorepl.transactions.changes import Change, RowChange, Truncate
 from aiorepl.transactions.lazy_changes import LazyChanges
 from aiorepl.transactions.pending import OVERHEAD
 from aiorepl.transactions.slices import Slice
-from aiorepl.transforms.masking import Rewriting, secret_of, truncation
+from aiorepl.transforms.masking import Rewriting, truncation
 from aiorepl.transforms.memory import Remembered, SelectionMemory
 from aiorepl.transforms.renames import missing_columns, parent_conflict, rename_conflict
-from aiorepl.transforms.rules import ColumnAction, HiddenColumn, TableSelection, select_table
+from aiorepl.transforms.rules import KEPT, HiddenColumn, TableSelection, select_table
 from aiorepl.transforms.selection import KINDS, Selection
 
 Own = tuple[int, str, str, tuple[Column, ...], tuple[int | None, ...]]
@@ -63,7 +63,7 @@ class StreamFilter:
         self._catalog = TableCatalog() if catalog is None else catalog
         self._rules = rules = selection.rules
         self._kinds = selection.selected_kinds
-        self._secret = secret_of(selection)
+        self._masks = selection.masks()
         # By oid, so that the dictionary does not grow when tables are described again. Valid for one version of the catalog.
         self._version = self._catalog.version
         self._current: dict[int, _Table] = {}
@@ -206,9 +206,9 @@ class StreamFilter:
         if selection is None:
             selection = self._accepted[description] = self._check(relation)
         actions = [selection.actions[column] for column in relation.names]
-        if not selection.selected or all(action is ColumnAction.KEPT for action in actions):
+        if not selection.selected or all(action is KEPT for action in actions):
             return _Table(relation, selection.selected, None)
-        return _Table(relation, True, Rewriting(relation, actions, self._secret))
+        return _Table(relation, True, Rewriting(relation, actions, self._masks))
 
     def _check(self, relation: Relation) -> TableSelection:
         """Apply the rules to a new description.

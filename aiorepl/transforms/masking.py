@@ -6,46 +6,49 @@ and the journal need not know about selections.
 
 from __future__ import annotations
 
-import hashlib
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import compress
-from typing import Any, Final
+from typing import Final
 
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Attribute, Column, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
-from aiorepl.secret import Secret
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transactions.rows import Layout
-from aiorepl.transforms.rules import ColumnAction
-from aiorepl.transforms.selection import Selection
+from aiorepl.transforms.methods import Mask, Method
+from aiorepl.transforms.rules import DROPPED, ColumnAction
 from aiorepl.values.registry import Types
 
 _TEXT_OID: Final = 25
-# The header of a masked column: kind text, and the length of a hexadecimal SHA-256.
-_MASK_HEAD: Final = b"t" + (64).to_bytes(4, "big")
+_NULL: Final = b"n"
 
 
 class Rewriting:
     """Rewrites the rows of one relation.
 
     :param actions: the action for each column.
-    :param secret: the HMAC key of the masks.
+    :param masks: the function of each method.
+    :raises PermanentError: a method cannot mask a column.
     """
 
-    __slots__ = ("_head", "_layout", "kept", "mask", "masked", "relation", "target")
+    __slots__ = ("_head", "_layout", "kept", "masks", "relation", "target")
 
-    def __init__(self, relation: Relation, actions: Sequence[ColumnAction], secret: bytes) -> None:
+    def __init__(
+        self, relation: Relation, actions: Sequence[ColumnAction], masks: Mapping[Method, Mask]
+    ) -> None:
         self.relation = relation
         self.target = _without(relation, actions)
-        self.mask = mask_of(secret)
-        """Returns the digest of a value's text."""
         self._head = len(self.target.columns).to_bytes(2, "big")
-        self.kept = [action is not ColumnAction.DROPPED for action in actions]
-        self.masked = [index for index, action in enumerate(actions) if action is ColumnAction.MASKED]
+        self.kept = [action is not DROPPED for action in actions]
+        self.masks: dict[int, Mask] = {}
+        """By index of a masked column in ``relation``, the function of its method."""
+        for index, action in enumerate(actions):
+            if isinstance(action, Method):
+                action.require_applicable(relation, index)
+                self.masks[index] = masks[action]
         self._layout: Layout | None = None
 
     def change(self, change: RowChange) -> RowChange:
@@ -82,43 +85,23 @@ class Rewriting:
         columns = encoded_columns(payload, at)
         if len(columns) != len(self.kept):
             raise ValueError(f"a row has {len(columns)} columns, and its description {len(self.kept)}")
-        for index in self.masked:
+        for index, mask in self.masks.items():
             column = columns[index]
             kind = column[0]
             # NULL and unchanged TOAST values are not masked: they stay recognizable.
             if kind == TEXT or kind == BINARY:
-                columns[index] = self._mask(index, column[5:], kind, types)
+                columns[index] = self._masked(mask, index, column[5:], kind, types)
         return self._head + b"".join(compress(columns, self.kept))
 
-    def _mask(self, index: int, raw: bytes, kind: int, types: Types) -> bytes:
+    def _masked(self, mask: Mask, index: int, raw: bytes, kind: int, types: Types) -> bytes:
         column = self.relation.columns[index]
         try:
             # Mask the text form, so that a value has the same mask whether it was sent as text or in binary.
             text = types.text(column.type_oid, kind)(raw)
         except ValueError as error:
             raise self.relation.column_error(index, error) from None
-        return _MASK_HEAD + self.mask(text.encode()).hex().encode()
-
-
-def secret_of(selection: Selection) -> bytes:
-    """Return the key of a selection's masks."""
-    return Secret.of(selection.secret or "").reveal().encode()
-
-
-def mask_of(secret: bytes) -> Callable[[Any], bytes]:
-    """Return a function that computes the mask of a value's text: the digest HMAC-SHA-256."""
-    # The key is hashed once, so a mask takes half the time of ``hmac.digest``.
-    block = (hashlib.sha256(secret).digest() if len(secret) > 64 else secret).ljust(64, b"\0")
-    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
-    outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in block))
-
-    def mask(text: Any) -> bytes:
-        digest, found = inner.copy(), outer.copy()
-        digest.update(text)
-        found.update(digest.digest())
-        return found.digest()
-
-    return mask
+        found = mask(text.encode())
+        return _NULL if found is None else b"t" + len(found).to_bytes(4, "big") + found
 
 
 def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Truncate:
@@ -132,14 +115,14 @@ def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Trunca
 
 def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
     columns = [
-        Column(column.key, column.name, _TEXT_OID, -1) if action is ColumnAction.MASKED else column
+        Column(column.key, column.name, _TEXT_OID, -1) if isinstance(action, Method) else column
         for column, action in zip(relation.columns, actions, strict=True)
-        if action is not ColumnAction.DROPPED
+        if action is not DROPPED
     ]
     kept = {
         # The missing value of a masked column is not masked, so it is left out.
-        name: Attribute(found.number) if action is ColumnAction.MASKED else found
+        name: Attribute(found.number) if isinstance(action, Method) else found
         for name, action in zip(relation.names, actions, strict=True)
-        if action is not ColumnAction.DROPPED and (found := relation.attributes.get(name)) is not None
+        if action is not DROPPED and (found := relation.attributes.get(name)) is not None
     }
     return replace(redescribed(relation, columns), attributes=kept)

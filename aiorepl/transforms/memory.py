@@ -15,7 +15,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.source.catalog.tables import CatalogTable, Name, TableCatalog
 from aiorepl.storage.checked_json import integer, text
 from aiorepl.transforms.renames import rename_conflict
-from aiorepl.transforms.rules import ColumnAction, HiddenColumn, Rules, TableSelection, select_table
+from aiorepl.transforms.rules import KEPT, HiddenColumn, Rules, TableSelection, select_table
 
 _UINT32: Final = 2**32 - 1
 
@@ -45,7 +45,7 @@ class Remembered:
         missing = {
             column: others
             for column, others in self.missing.items()
-            if rules.action(family, column.name) is not ColumnAction.KEPT
+            if rules.action(family, column.name) is not KEPT
         }
         return replace(select_table(rules, self.oid, family, dict(self.columns)), missing=missing)
 
@@ -83,7 +83,7 @@ class SelectionMemory:
         if self._tables.get(table.oid) == table and self._names.get(table.names) == table:
             return
         self._put(table)
-        hides = any(action is not ColumnAction.KEPT for action in selection.actions.values())
+        hides = any(action is not KEPT for action in selection.actions.values())
         # Write the memory only if a column could be disclosed, or rows lost.
         self._changed |= hides or bool(table.missing or self._rules.tables)
 
@@ -187,7 +187,7 @@ class SelectionMemory:
 
     def _matters(self, table: Remembered) -> bool:
         family = (table.names, *(name for names in table.ancestors.values() for name in names))
-        hidden = (self._rules.action(family, column) is not ColumnAction.KEPT for column, _ in table.columns)
+        hidden = (self._rules.action(family, column) is not KEPT for column, _ in table.columns)
         return bool(self._rules.tables or table.missing) or any(hidden)
 
     def _problems(self, table: CatalogTable, catalog: TableCatalog) -> Iterator[str]:

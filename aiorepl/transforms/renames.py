@@ -2,7 +2,8 @@
 
 Patterns match names, and names change: the mask of a renamed column no longer matches. PostgreSQL sends no DDL, so a rename
 shows only as a difference between two descriptions of a table. If a hidden column may be visible under another name, or
-selected rows would be missing, the sink stops and the user has to correct the patterns.
+selected rows would be missing, the sink stops and the user has to correct the patterns. A method that shows a part of each value hides less
+than any other method.
 
 A column keeps its number in the catalog as long as it exists, and no other column of the table gets it. So a number tells which
 column was hidden or visible before. A new column may have the values of a hidden column that has disappeared, so it counts as
@@ -17,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from aiorepl.source.catalog.tables import Name
+from aiorepl.transforms.methods import Method
 from aiorepl.transforms.patterns import Names, quote
-from aiorepl.transforms.rules import ColumnAction, HiddenColumn, Rules, TableSelection
+from aiorepl.transforms.rules import KEPT, ColumnAction, HiddenColumn, Rules, TableSelection
 
 
 def parent_conflict(rules: Rules, table: TableSelection, parents: Sequence[Name]) -> str | None:
@@ -63,15 +65,25 @@ def rename_conflict(
         return None
     missing = missing_columns(before, after)
     for column, action in after.actions.items():
-        if action is not ColumnAction.KEPT or _matches_keep(rules, after, column):
+        shows = isinstance(action, Method) and action.shows
+        if (action is not KEPT and not shows) or _matches_keep(rules, after, column):
             continue
         now = quote((*after.family[0], column))
-        if (hidden := _former(column, before, after)) is not None:
+        if (hidden := _former(column, before, after)) is not None and _action(
+            rules, before, hidden
+        ) != action:
             was = quote((*before.family[0], hidden.name))
+            if shows:
+                return (
+                    f"{was}, which the selection hides by another method, was renamed to {now}, and the selection masks this by a method "
+                    f"that shows a part of each value: mask {now} by hash, or drop it, or mask {was}? by the same method"
+                )
             return (
                 f"{was}, which the selection drops or masks, was renamed to {now}: add {now} to drop or mask, or to keep if "
                 f"it may be visible, and leave {was}? for the rows from before"
             )
+        if shows and rules.names(after.family, column):
+            continue
         for hidden in _possible(column, before, after, missing, gone=gone):
             was = quote((*before.family[0], hidden.name))
             return (
@@ -153,6 +165,11 @@ def _is_there(hidden: HiddenColumn, before: TableSelection, after: TableSelectio
         if after.numbers.get(hidden.name) is not None:
             return False
     return hidden.name in after.actions and (hidden in before.missing or hidden.name not in moved)
+
+
+def _action(rules: Rules, before: TableSelection, hidden: HiddenColumn) -> ColumnAction:
+    """Return the action for a hidden column of a description, or of an earlier one."""
+    return before.actions.get(hidden.name) or rules.action(before.family, hidden.name)
 
 
 def _matches_keep(rules: Rules, after: TableSelection, column: str) -> bool:

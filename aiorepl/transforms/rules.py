@@ -5,18 +5,24 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aiorepl.source.catalog.tables import Name
+from aiorepl.transforms.methods import Method
 from aiorepl.transforms.patterns import Patterns, quote
 
 
-class ColumnAction(enum.Enum):
-    """Whether a column is passed on, dropped or masked."""
+class Fixed(enum.Enum):
+    """A column is passed on, or dropped."""
 
     KEPT = enum.auto()
     DROPPED = enum.auto()
-    MASKED = enum.auto()
+
+
+ColumnAction = Fixed | Method
+"""Whether a column is passed on, dropped, or masked by a method."""
+KEPT: Final = Fixed.KEPT
+DROPPED: Final = Fixed.DROPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +30,14 @@ class Rules:
     """The patterns of a selection.
 
     :param keep: columns that stay visible, and that never count as a renamed hidden column.
+    :param methods: the method of each pattern of ``mask``.
     """
 
     tables: Patterns
     drop: Patterns
     mask: Patterns
     keep: Patterns
+    methods: tuple[Method, ...] = ()
 
     def __bool__(self) -> bool:
         return any((self.tables, self.drop, self.mask))
@@ -45,14 +53,23 @@ class Rules:
         """Whether columns of this name are dropped or masked in some table."""
         return any(pattern.matches_last(column) for pattern in (*self.drop.all, *self.mask.all))
 
+    def names(self, family: Sequence[Name], column: str) -> bool:
+        """Whether an exact pattern of ``mask`` matches a column of the table with these names."""
+        return any(
+            pattern.exact and pattern.match((*table, column)) for pattern in self.mask.all for table in family
+        )
+
     def action(self, family: Sequence[Name], column: str) -> ColumnAction:
-        """Return the action for a column of the table with these names."""
+        """Return the action for a column of the table with these names. The method is that of the first pattern that matches."""
         names = [(*table, column) for table in family]
         if self.keep.match(*names):
-            return ColumnAction.KEPT
+            return KEPT
         if self.drop.match(*names):
-            return ColumnAction.DROPPED
-        return ColumnAction.MASKED if self.mask.match(*names) else ColumnAction.KEPT
+            return DROPPED
+        for pattern, method in zip(self.mask.all, self.methods, strict=True):
+            if any(map(pattern.match, names)):
+                return method
+        return KEPT
 
 
 class HiddenColumn(NamedTuple):
@@ -92,7 +109,7 @@ class TableSelection:
         return [
             HiddenColumn(column, self.numbers[column])
             for column, action in self.actions.items()
-            if action is not ColumnAction.KEPT
+            if action is not KEPT
         ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -9,8 +10,10 @@ from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import TableCatalog
+from aiorepl.transforms.encryption import require_key
+from aiorepl.transforms.methods import Mask, Method, mask_of, parse_entry
 from aiorepl.transforms.patterns import Patterns, quote
-from aiorepl.transforms.rules import ColumnAction, Rules, select_table
+from aiorepl.transforms.rules import KEPT, Rules, select_table
 
 KINDS: Final = ("insert", "read", "update", "delete", "truncate", "message")
 
@@ -41,7 +44,17 @@ class Selection:
     a table without a key, and an ``old`` row that has only the key is empty.
 
     Masking is pseudonymization: anyone who has the secret can test guessed values. Values are equal if PostgreSQL prints them
-    equally (numeric 1.0 and 1.00 differ), in any column of any table.
+    equally (numeric 1.0 and 1.00 differ), in any column of any table. The methods of masks:
+
+    - ``hash``: the hexadecimal HMAC-SHA-256 of the value.
+    - ``partial(4)``: the last 4 characters stay, and ``*`` replaces the others. A value of fewer than 8 characters is hidden
+      as a whole. For texts, integers and numeric.
+    - ``constant(text)``: this text. ``null``: NULL.
+    - ``format``: random digits, and random letters of the same case, that depend on the whole value and ``secret``. ASCII separators
+      stay. For texts, integers and numeric. Not reversible, and no standard of format-preserving encryption.
+    - ``encrypt``: AES-SIV (RFC 5297), which ``decryptor`` reverses.
+
+    A mask is text. Only ``hash`` and ``encrypt`` mask columns of the key, because other masks of different values may be equal.
 
     :param tables: patterns of tables: ``public.orders``, ``public.*``, ``*.audit_*``. A pattern that begins with ``!``
         excludes tables, wherever it is in the list. If all patterns exclude, all other tables are selected. Logical
@@ -51,24 +64,30 @@ class Selection:
         with ``!`` is excluded, wherever it is in the list: ``("insert", "!read")``. If all are excluded, all other kinds are
         selected.
     :param drop: patterns of columns that are left out: ``public.customers.email``, ``*.*.password``.
-    :param mask: patterns of columns that are replaced by text, the hexadecimal HMAC-SHA-256 of their value. Equal values
-        have equal masks; NULL and ``UNCHANGED`` are kept. If a column matches ``drop`` as well, it is dropped.
+    :param mask: patterns of columns that are replaced by text: a list, by ``hash``, or a mapping from patterns to methods. The first
+        pattern that matches a column applies. Equal values have equal masks; NULL and ``UNCHANGED`` are kept. If a column
+        matches ``drop`` as well, it is dropped.
     :param keep: patterns of columns that are neither dropped nor masked, whatever the other patterns say, and that are not
         renamed columns.
-    :param secret: the HMAC key of the masks. Masks change with it. It is stored as a ``Secret``; a pickled selection contains
-        it, because another process must mask with the same key.
-    :raises ConfigurationError: a kind is unknown, a pattern is malformed, or masks have no secret.
+    :param secret: the HMAC key of the methods ``hash`` and ``format``. Masks change with it. It is stored as a ``Secret``; a pickled
+        selection contains it, because another process must mask with the same key.
+    :param encryption_key: the key of the method ``encrypt``: at least 32 random characters. Stored and pickled as ``secret``.
+    :raises ConfigurationError: a kind or a method is unknown, a pattern is malformed, or a method lacks its key.
     """
 
     tables: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
-    mask: tuple[str, ...] = ()
+    mask: tuple[str, ...] | Mapping[str, str] = ()
     secret: str | Secret[str] | None = None
     keep: tuple[str, ...] = ()
+    encryption_key: str | Secret[str] | None = None
     _rules: Rules = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.mask, Mapping):
+            given = [f"{pattern} = {method}" for pattern, method in self.mask.items()]
+            object.__setattr__(self, "mask", tuple(given))
         for option in ("tables", "kinds", "drop", "mask", "keep"):
             object.__setattr__(self, option, _strings(option, getattr(self, option)))
         for kind in self.kinds:
@@ -76,29 +95,40 @@ class Selection:
                 raise ConfigurationError(
                     f"kinds: {kind!r} is not one of {', '.join(KINDS)}, or one of these after !"
                 )
-        secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
-        object.__setattr__(self, "secret", Secret(secret) if secret else None)
-        if self.mask and not self.secret:
+        for option in ("secret", "encryption_key"):
+            text = _text(getattr(self, option))
+            object.__setattr__(self, option, Secret(text) if text else None)
+        entries = [parse_entry(entry) for entry in self.mask]
+        methods = tuple([method for _, method in entries])
+        if not self.secret and any(method.name in ("hash", "format") for method in methods):
             raise ConfigurationError(
                 "mask needs a secret, the key of its hashes: set a long random one, and keep it"
             )
+        if any(method.name == "encrypt" for method in methods):
+            require_key(_text(self.encryption_key))
         rules = Rules(
             Patterns("tables", self.tables, 2, exclusions=True),
             Patterns("drop", self.drop, 3),
-            Patterns("mask", self.mask, 3),
+            Patterns("mask", tuple([pattern for pattern, _ in entries]), 3),
             Patterns("keep", self.keep, 3),
+            methods,
         )
         object.__setattr__(self, "_rules", rules)
 
     def __reduce__(self) -> tuple[object, ...]:
         # The pickle contains the key, because another process must mask with the same key.
-        secret = self.secret.reveal() if isinstance(self.secret, Secret) else self.secret
-        return Selection, (self.tables, self.kinds, self.drop, self.mask, secret, self.keep)
+        keys = _text(self.secret) or None, self.keep, _text(self.encryption_key) or None
+        return Selection, (self.tables, self.kinds, self.drop, self.mask, *keys)
 
     @property
     def rules(self) -> Rules:
         """The parsed patterns."""
         return self._rules
+
+    def masks(self) -> dict[Method, Mask]:
+        """Return the function of each method that the selection uses."""
+        secret, key = _text(self.secret).encode(), _text(self.encryption_key)
+        return {method: mask_of(method, secret, key) for method in self._rules.methods}
 
     @property
     def selected_kinds(self) -> frozenset[str]:
@@ -129,7 +159,7 @@ class Selection:
             found += [
                 quote((*table.names, column))
                 for column, action in selection.actions.items()
-                if action is not ColumnAction.KEPT
+                if action is not KEPT
             ]
         return found
 
@@ -165,6 +195,10 @@ class Selection:
                 if (other.selected, other.actions) != (own.selected, own.actions):
                     found[quote(ancestor)] = None
         return list(found)
+
+
+def _text(value: str | Secret[str] | None) -> str:
+    return "" if value is None else Secret.of(value).reveal()
 
 
 def _strings(option: str, value: Any) -> tuple[str, ...]:

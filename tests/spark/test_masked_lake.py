@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from deltalake import DeltaTable
 
-from aiorepl import Delivery, Pipeline, Selection, Source
+from aiorepl import Delivery, Pipeline, Selection, Source, decryptor
 from aiorepl.testing.faults import MemorySink
 from tests.leaks import leaks
 
@@ -25,7 +25,17 @@ pytestmark = [
 
 COMMAND = Path(sys.executable).with_name("aiorepl")
 PLANTED, SECRET, NUMBER, DAY = "ada@example", "planted-secret-of-masks", "47114711", "1815-12-10"
-MASKED = ("email", "born", "price", "plain", "at", "doc", "tags", "raw", "n", "f", "ok", "place", "big")
+KEY = "planted-encryption-key-of-this-lake"
+METHODS = dict.fromkeys(("email", "born", "price", "at", "tags", "f", "ok", "place"), "hash")
+METHODS |= {
+    "email": "encrypt",
+    "plain": "format",
+    "big": "format",
+    "n": "partial(4)",
+    "raw": "constant(gone)",
+    "doc": "null",
+}
+MASKED = tuple(METHODS)
 SETUP = f"""
 CREATE TYPE place AS (x int, label text);
 CREATE TABLE people (
@@ -52,9 +62,11 @@ tables = ["public.*"]
 target = "{folder}/lake"
 staging = "{folder}/staging"
 [mirror.selection]
-mask = [{mask}]
 drop = ["public.people.gone"]
 secret = "file:{folder}/secret"
+encryption_key = "file:{folder}/key"
+[mirror.selection.mask]
+{mask}
 [spark]
 master = "local[1]"
 [spark.conf]
@@ -75,8 +87,8 @@ async def captured(dsn: str, slot: str, folder: Path, statements: str) -> dict[i
     await connection.execute(statements)
     await connection.close()
     sink = MemorySink()
-    mask = tuple(f"public.people.{name}" for name in MASKED)
-    selection = Selection(mask=mask, drop=("public.people.gone",), secret=SECRET)
+    mask = {f"public.people.{name}": method for name, method in METHODS.items()}
+    selection = Selection(mask=mask, drop=("public.people.gone",), secret=SECRET, encryption_key=KEY)
     source = Source(dsn, slot=slot, publication="p", create_slot=True)
     pipeline = Pipeline(
         source,
@@ -97,11 +109,12 @@ async def captured(dsn: str, slot: str, folder: Path, statements: str) -> dict[i
 
 
 async def test_a_masked_lake(database, slot_name, tmp_path) -> None:
-    """Every value of every type has the sink's mask in the lake, and no file that Spark or the mirror leaves has the value."""
+    """Under every method, every value of every type has the sink's mask in the lake, and no file that Spark or the mirror leaves has the value."""
     for name in ("events", "local"):
         (tmp_path / name).mkdir()
     (tmp_path / "secret").write_text(SECRET + "\n")
-    mask = ", ".join(f'"public.people.{name}"' for name in MASKED)
+    (tmp_path / "key").write_text(KEY + "\n")
+    mask = "\n".join(f'"public.people.{name}" = "{method}"' for name, method in METHODS.items())
     (tmp_path / "mirror.toml").write_text(MIRROR.format(folder=tmp_path, mask=mask))
     expected: dict[int, dict[str, Any]] = {}
     for statements in (SETUP, LATER):
@@ -132,8 +145,12 @@ async def test_a_masked_lake(database, slot_name, tmp_path) -> None:
         assert row == {name: wanted[name] for name in row}, key
     assert found[1000]["email"] is None
     assert len(found[50]["place"]) == 64
+    assert {row["raw"] for row in found.values()} == {None, "gone"}
+    assert {row["doc"] for row in found.values()} == {None}
+    assert found[50]["n"] == "****4761"
+    assert decryptor([KEY])(found[50]["email"]) == f"{PLANTED}50"
     for folder in ("lake", "staging", "events", "local"):
-        for word in (PLANTED, SECRET, NUMBER[:-1], DAY):
+        for word in (PLANTED, SECRET, KEY, NUMBER[:-1], DAY):
             assert leaks(tmp_path / folder, word) == [], word
     assert leaks(tmp_path / "journal", PLANTED)
     assert "SparkListenerSQLExecutionStart" in "".join(

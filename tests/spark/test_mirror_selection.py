@@ -29,7 +29,7 @@ from aiorepl.spark.mirroring.reduction import reduce_changes
 from aiorepl.spark.mirroring.source import MirrorReader
 from aiorepl.spark.verifying.verification import Verification
 from aiorepl.testing.messages import column
-from aiorepl.transforms.masking import mask_of
+from aiorepl.transforms.methods import keyed_hash
 from aiorepl.transforms.selection import Selection
 
 from .batches import Killed, Lake
@@ -43,7 +43,7 @@ HIDING = Selection(mask=("public.t.email", "public.t.born"), drop=("public.t.not
 
 
 def masked(text: str) -> str:
-    return mask_of(SECRET.encode())(text.encode()).hex()
+    return keyed_hash(SECRET.encode())(text.encode()).hex()
 
 
 @pytest.fixture

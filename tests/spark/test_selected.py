@@ -23,7 +23,7 @@ from aiorepl.spark.reading import compacted
 from aiorepl.spark.reading.selected import parse
 from aiorepl.spark.reading.source import AioreplDataSource
 from aiorepl.testing.messages import column
-from aiorepl.transforms.masking import mask_of
+from aiorepl.transforms.methods import keyed_hash
 
 from .histories import compact, pruned
 
@@ -43,7 +43,7 @@ COLUMNS = [
 
 
 def masked(text: str) -> str:
-    return mask_of(SECRET.encode())(text.encode()).hex()
+    return keyed_hash(SECRET.encode())(text.encode()).hex()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from aiorepl.testing.messages import Binary, column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transforms.filter import StreamFilter
-from aiorepl.transforms.masking import mask_of
+from aiorepl.transforms.methods import keyed_hash
 from aiorepl.transforms.selection import Selection
 
 BOOL, BYTEA, INT4, FLOAT8, DATE, NUMERIC, JSONB, INT4_ARRAY = 16, 17, 23, 701, 1082, 1700, 3802, 1007
@@ -146,6 +146,6 @@ def test_nothing_of_the_value_is_left(selection):
 def test_any_key(size):
     """A mask is the HMAC of RFC 2104, whatever the length of the key."""
     key = bytes(range(200))[:size]
-    mask = mask_of(key)
+    mask = keyed_hash(key)
     for text in (b"", b"a", b"x" * 1000):
         assert mask(text) == mask(memoryview(text)) == hmac.digest(key, text, "sha256")

@@ -123,7 +123,7 @@ class CollectedRows:
         if hidden is None:
             return list(arrays)
         return [
-            masked(values, hidden.mask) if index in hidden.masked else values
+            masked(values, hidden.masks[index]) if index in hidden.masks else values
             for index, values in enumerate(arrays)
             if hidden.kept[index]
         ]

@@ -7,10 +7,8 @@ journal, and in a file of the history. NULL is not masked, and neither is a valu
 from __future__ import annotations
 
 import struct
-from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final
 
 import pyarrow as pa
@@ -29,11 +27,11 @@ _NUMBER: Final = b"PARQUET:field_id"
 _BUILTIN: Final = Types()
 _EPOCH_DAYS: Final = EPOCH_SECONDS // 86_400
 
+Mask = Callable[[Any], bytes | None]
+"""A function that returns the mask of a value's text. Both are UTF-8; ``None``: the mask is NULL."""
+
 DROPPED: Final = ""
 """The name of a dropped column, which no column of a table has."""
-
-Mask = Callable[[Any], bytes]
-"""A function that returns the digest of a value's text. A masked column has the digest as hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +40,12 @@ class Hidden:
 
     :param target: the description without the dropped columns; masked columns are text.
     :param kept: for each column of the source's description, whether ``target`` has it.
-    :param masked: the indexes of the masked columns in the source's description.
-    :param mask: returns the digest of a value's text.
+    :param masks: by index of a masked column in the source's description, the function of its method.
     """
 
     target: Relation
     kept: Sequence[bool]
-    masked: frozenset[int]
-    mask: Mask
+    masks: Mapping[int, Mask]
 
     def kinds(self, kinds: Sequence[pa.DataType]) -> list[pa.DataType]:
         """Return the Arrow types of the target's columns.
@@ -57,7 +53,7 @@ class Hidden:
         :param kinds: the Arrow types of the source's columns.
         """
         return [
-            pa.string() if index in self.masked else kind
+            pa.string() if index in self.masks else kind
             for index, kind in enumerate(kinds)
             if self.kept[index]
         ]
@@ -68,25 +64,10 @@ def masked(texts: Any, mask: Mask) -> Any:
 
     :param texts: an array of Arrow's type ``string``.
     """
-    count, nulls = len(texts), texts.null_count
-    _, bounds, values = texts.buffers()
-    offsets = memoryview(bounds).cast("i")[texts.offset : texts.offset + count + 1].tolist() if count else [0]
-    data = memoryview(b"" if values is None else values)
-    present = texts.is_valid().to_pylist() if nulls else [True] * count
-    digests = [
-        mask(data[offsets[row] : offsets[row + 1]]) if there else b"" for row, there in enumerate(present)
-    ]
-    ends = array("i", accumulate((2 * len(digest) for digest in digests), initial=0))
-    valid = None
-    if nulls:
-        bits = bytearray((count + 7) // 8)
-        for row, there in enumerate(present):
-            bits[row >> 3] |= there << (row & 7)
-        valid = pa.py_buffer(bits)
-    hexadecimal = b"".join(digests).hex().encode()
-    return pa.Array.from_buffers(
-        pa.string(), count, [valid, pa.py_buffer(ends), pa.py_buffer(hexadecimal)], nulls
-    )
+    # Equal values have equal masks, so each is computed once.
+    encoded = texts.dictionary_encode()
+    distinct = encoded.dictionary.cast(pa.binary()).to_pylist()
+    return pa.array(list(map(mask, distinct)), pa.string()).take(encoded.indices)
 
 
 def printable(kind: pa.DataType) -> bool:
@@ -156,7 +137,7 @@ class HiddenFile:
         self._hidden = hidden
         self._source = schema
         own = [schema.field(index) for index in range(len(relation.columns))]
-        self._masked = {own[index].name for index in hidden.masked}
+        self._masked = {own[index].name: mask for index, mask in hidden.masks.items()}
         self._gone = {field.name for field, kept in zip(own, hidden.kept, strict=True) if not kept}
         for field in own:
             if field.name in self._masked and not printable(field.type):
@@ -181,7 +162,7 @@ class HiddenFile:
             if field.name in self._gone:
                 continue
             if field.name in self._masked:
-                values = masked_values(values, unfit, field.name, self._hidden.mask)
+                values = masked_values(values, unfit, field.name, self._masked[field.name])
             elif field.name == _UNCHANGED and self._gone:
                 values = _without(values, self._gone)
             elif field.name == _UNREPRESENTABLE:
@@ -211,7 +192,7 @@ class HiddenFile:
         kind = self.schema.field(_BEFORE).type
         values = [
             masked_values(
-                pc.struct_field(rows, each.name), unfit, f"{_BEFORE}.{each.name}", self._hidden.mask
+                pc.struct_field(rows, each.name), unfit, f"{_BEFORE}.{each.name}", self._masked[each.name]
             )
             if each.name in self._masked
             else pc.struct_field(rows, each.name)

@@ -40,7 +40,17 @@ from aiorepl.spark.mirroring import staged_store
 from aiorepl.spark.mirroring.column_types import default
 from aiorepl.spark.mirroring.selected import require_text
 from aiorepl.spark.mirroring.staged_rows import reduce_batch
-from aiorepl.spark.reading.schema import COMMIT_LSN, COMMIT_TS, MASKED, META, MISSING, OP, ORDINAL, UNCHANGED
+from aiorepl.spark.reading.schema import (
+    COMMIT_LSN,
+    COMMIT_TS,
+    HIDES,
+    MASKED,
+    META,
+    MISSING,
+    OP,
+    ORDINAL,
+    UNCHANGED,
+)
 from aiorepl.storage.opening import Location, open_store
 
 _BATCH: Final = "aiorepl-batch"
@@ -119,6 +129,12 @@ def _require_columns(df: DataFrame, keys: Sequence[str], mode: Mode) -> None:
             if missing
             else "apply_changes needs keys, the columns that identify a row"
         )
+    for field in df.schema.fields:
+        if field.name in keys and mode != "changelog" and (field.metadata or {}).get(MASKED, HIDES) != HIDES:
+            raise ConfigurationError(
+                f"mask: {field.name!r} is one of the keys, and rows with different values could have one mask by the method "
+                f"{field.metadata[MASKED]}: mask the column by hash or encrypt"
+            )
 
 
 def _folders(

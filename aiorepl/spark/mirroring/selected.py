@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
@@ -33,13 +33,11 @@ from aiorepl.spark.reading.selected import hide
 from aiorepl.storage.opening import Location
 from aiorepl.table_name import TableName
 from aiorepl.transforms.filter import StreamFilter
-from aiorepl.transforms.masking import mask_of, secret_of
 from aiorepl.transforms.memory import SelectionMemory
+from aiorepl.transforms.methods import Method
 from aiorepl.transforms.patterns import Names, Patterns, quote
-from aiorepl.transforms.rules import ColumnAction
+from aiorepl.transforms.rules import DROPPED, KEPT
 from aiorepl.transforms.selection import Selection
-
-_MARKED: Final = b"the key of a mirror's table"
 
 
 class Judge:
@@ -66,12 +64,12 @@ class Judge:
         own = relation.schema, relation.name
         for index, name in enumerate(relation.names):
             action = self._rules.action([own], name)
-            if action is ColumnAction.DROPPED and keyed and index in relation.key:
+            if action is DROPPED and keyed and index in relation.key:
                 raise ConfigurationError(
                     f"drop: {quote((*own, name))} is a column of the key, and the mirror finds rows by their key: mask the column, or mirror "
                     "the table with the mode changelog"
                 )
-            if action is not ColumnAction.KEPT or self._rules.keep.match((*own, name)):
+            if action is not KEPT or self._rules.keep.match((*own, name)):
                 continue
             for pattern in (*self._rules.drop.all, *self._rules.mask.all):
                 if pattern.matches_last(name):
@@ -183,16 +181,7 @@ def require_text(masked: Collection[str], columns: pa.Schema) -> None:
 def masked_columns(selection: Selection, table: TableName, columns: Iterable[str]) -> set[str]:
     """Return the names of the columns that the selection masks in a table."""
     own = [(table.schema, table.name)]
-    return {name for name in columns if selection.rules.action(own, name) is ColumnAction.MASKED}
-
-
-def key_marks(selection: Selection | None, table: TableName, key: Iterable[str]) -> dict[str, str]:
-    """Return a mark for each column of a key: empty for a visible column; for a masked column, a text that depends on the secret."""
-    names = sorted(key)
-    if selection is None:
-        return dict.fromkeys(names, "")
-    masked, mark = masked_columns(selection, table, names), mask_of(secret_of(selection))(_MARKED).hex()
-    return {name: mark if name in masked else "" for name in names}
+    return {name for name in columns if isinstance(selection.rules.action(own, name), Method)}
 
 
 def require_same_key(table: TableName, before: Mapping[str, str], now: Mapping[str, str]) -> None:

@@ -17,11 +17,12 @@ from aiorepl.spark.lake.table import Commit, Lake, Mode, Place, Run, Target, new
 from aiorepl.spark.mirroring.changes import MirrorChanges
 from aiorepl.spark.mirroring.column_types import ColumnTypes
 from aiorepl.spark.mirroring.reducing import ReduceLarge, reduce_staged
-from aiorepl.spark.mirroring.selected import key_marks, masked_columns, require_same_key, require_text
+from aiorepl.spark.mirroring.selected import masked_columns, require_same_key, require_text
 from aiorepl.spark.mirroring.settings import Settings
 from aiorepl.spark.mirroring.staging import StagedFile
 from aiorepl.spark.mirroring.state import Written
 from aiorepl.spark.mirroring.versions import Common, relation_of
+from aiorepl.spark.reading.selected import key_marks
 from aiorepl.storage.opening import Location
 from aiorepl.table_name import TableName
 from aiorepl.values.types import BUILTIN

@@ -60,9 +60,10 @@ def changes(
     schema: StructType | str | None = None,
     unrepresentable: Literal["error", "null"] = "error",
     drop: list[str] | tuple[str, ...] = (),
-    mask: list[str] | tuple[str, ...] = (),
+    mask: list[str] | tuple[str, ...] | Mapping[str, str] = (),
     keep: list[str] | tuple[str, ...] = (),
     secret: str | None = None,
+    encryption_key: str | None = None,
 ) -> DataFrame:
     """Return a table's changes as ``format("aiorepl")`` does, but read the compacted part with Spark's own Parquet reader.
 
@@ -76,21 +77,24 @@ def changes(
     :param schema: the columns to read, instead of the table's.
     :param unrepresentable: ``error`` or ``null``, for values that a column's type cannot hold.
     :param drop: the exact names ``schema.table.column`` of columns that are left out.
-    :param mask: the exact names of columns that are masked, as in a sink's selection.
+    :param mask: the exact names of columns that are masked, as in a sink's selection: a list, or a mapping to the methods.
     :param keep: patterns of columns that are neither dropped nor masked.
     :param secret: ``file:`` and the path of a file on the driver. The file contains the key of the masks.
+    :param encryption_key: likewise, the key of the method ``encrypt``.
     :raises ConfigurationError: an option is malformed, or the table is not in the journal.
     :raises JournalError: the journal is damaged, or does not continue from ``start``.
     """
     quoted = ",".join('"' + key.replace('"', '""') + '"' for key in keys)
+    masks = [f"{pattern} = {method}" for pattern, method in mask.items()] if isinstance(mask, Mapping) else mask
     given = {
         "table": table,
         "unrepresentable": unrepresentable,
         "keys": quoted,
         "drop": ",".join(drop),
-        "mask": ",".join(mask),
+        "mask": ",".join(masks),
         "keep": ",".join(keep),
         "secret": secret,
+        "encryptionKey": encryption_key,
     }
     texts = journal_options(journal) | {name: text for name, text in given.items() if text}
     options = ReadOptions.parse(texts | positions(start, end))

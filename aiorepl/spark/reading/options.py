@@ -20,7 +20,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
 from aiorepl.sizes import parse_size
 from aiorepl.spark.reading.selected import OPTIONS as SELECTION
-from aiorepl.spark.reading.selected import SelectedTable, parse
+from aiorepl.spark.reading.selected import SelectedTable, key_marks, parse
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location
 from aiorepl.table_name import TableName
@@ -123,6 +123,9 @@ class ReadOptions:
         selection = parse(texts)
         if selection is not None and name is None:
             raise ConfigurationError("options drop, mask and keep need the option table")
+        keys = tuple(split_names(texts.get("keys", "")))
+        if selection is not None and name is not None:
+            key_marks(selection, name, keys)
         return cls(
             journal=ObjectStore(journal, config) if config else journal,
             table=name,
@@ -133,7 +136,7 @@ class ReadOptions:
             max_bytes=None if size is None else _bytes("maxBytesPerTrigger", size),
             partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "16MiB")),
             null=unrepresentable == "null",
-            keys=tuple(split_names(texts.get("keys", ""))),
+            keys=keys,
             selected=None if selection is None or name is None else SelectedTable(selection, name),
         )
 

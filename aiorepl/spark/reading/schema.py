@@ -47,7 +47,8 @@ MISSING: Final = "aiorepl.missing"
 """The metadata of a column that was added with a default: its value in older rows, as PostgreSQL's text."""
 
 MASKED: Final = "aiorepl.masked"
-"""The metadata of a column that the query masks."""
+"""The metadata of a column that the query masks: ``HIDES``, or the name of a method by which different values may have one mask."""
+HIDES: Final = "true"
 
 META: Final[StructType] = from_arrow_schema(ARROW_META)
 """The columns besides a table's own. ``_op`` is insert, update, delete or truncate, or read for a row of a snapshot; there
@@ -114,15 +115,17 @@ def described_schema(
     :raises ConfigurationError: the table has a column with the name of a metadata column.
     """
     hidden = None if selected is None else selected.hidden(relation)
-    masked: set[str] = set()
-    if hidden is not None:
-        masked = {relation.names[index] for index in hidden.masked}
+    masked: dict[str, str] = {}
+    if hidden is not None and selected is not None:
+        masked = {
+            name: selected.merging(name) or HIDES for name in map(relation.names.__getitem__, hidden.masks)
+        }
         relation, kinds = hidden.target, hidden.kinds(kinds)
     fields = [
         StructField(
             column.name,
             from_arrow_type(kind),
-            metadata=_metadata(relation.attributes.get(column.name), masked=column.name in masked),
+            metadata=_metadata(relation.attributes.get(column.name), masked.get(column.name)),
         )
         for column, kind in zip(relation.columns, kinds, strict=True)
     ]
@@ -135,9 +138,9 @@ def described_schema(
     return StructType(fields + META.fields)
 
 
-def _metadata(attribute: Attribute | None, *, masked: bool) -> dict[str, str] | None:
+def _metadata(attribute: Attribute | None, masked: str | None) -> dict[str, str] | None:
     """Return a column's metadata: its number and, unless NULL, the text of its value in rows from before it was added."""
-    metadata = {MASKED: "true"} if masked else {}
+    metadata = {} if masked is None else {MASKED: masked}
     if attribute is not None:
         metadata[NUMBER] = str(attribute.number)
         if attribute.missing is not None:

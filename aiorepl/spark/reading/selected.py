@@ -16,33 +16,36 @@ from typing import Final
 import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.formats.arrow.hidden import Hidden, Mask
+from aiorepl.formats.arrow.hidden import Hidden
 from aiorepl.pgoutput.relations import Relation
 from aiorepl.spark.reading.offsets import HiddenColumn
 from aiorepl.table_name import TableName
-from aiorepl.transforms.masking import Rewriting, mask_of, secret_of
+from aiorepl.transforms.masking import Rewriting
+from aiorepl.transforms.methods import Mask, Method
 from aiorepl.transforms.patterns import quote
-from aiorepl.transforms.rules import ColumnAction
+from aiorepl.transforms.rules import DROPPED, KEPT, ColumnAction
 from aiorepl.transforms.selection import Selection
 
-OPTIONS: Final = ("drop", "mask", "keep", "secret")
-# Patterns are separated by commas; a name in double quotes may contain commas.
-_PATTERN: Final = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
+OPTIONS: Final = ("drop", "mask", "keep", "secret", "encryptionKey")
+# Patterns are separated by commas; a name in double quotes, and the argument of a method, may contain commas.
+_PATTERN: Final = re.compile(r'(?:"(?:[^"]|"")*"|= *constant\([^)]*\)|[^",])+')
+
+_MARKED: Final = b"the key of a mirror's table"
 
 
 def parse(texts: Mapping[str, str]) -> Selection | None:
-    """Parse the options ``drop``, ``mask``, ``keep`` and ``secret``; ``None`` if they contain no pattern.
+    """Parse the options of ``OPTIONS``; ``None`` if they contain no pattern.
 
-    :raises ConfigurationError: a pattern of ``drop`` or ``mask`` is not an exact name, the secret is missing or no file, or the file
-        cannot be read.
+    :raises ConfigurationError: a pattern of ``drop`` or ``mask`` is not an exact name, a key is missing or no file, or the file cannot be
+        read.
     """
     lists = {
         name: tuple(each.strip() for each in _PATTERN.findall(texts.get(name, ""))) for name in OPTIONS[:3]
     }
     if not any(lists.values()):
         return None
-    secret = texts.get("secret")
-    selection = Selection(**lists, secret=None if secret is None else _read(secret))
+    secret, key = (None if name not in texts else _read(name, texts[name]) for name in OPTIONS[3:])
+    selection = Selection(**lists, secret=secret, encryption_key=key)
     if patterns := selection.forgetful:
         raise ConfigurationError(
             f"{patterns[0]!r} in drop or mask is no exact name: after a rename it could match without hiding the renamed column, because a "
@@ -51,17 +54,17 @@ def parse(texts: Mapping[str, str]) -> Selection | None:
     return selection
 
 
-def _read(reference: str) -> str:
+def _read(option: str, reference: str) -> str:
     # Spark shows a stream's options in ``explain(True)``, and the catalog shows those of CREATE TABLE.
     if not reference.startswith("file:"):
         raise ConfigurationError(
-            "option secret must be file: and the path of a file on the driver, because Spark may show options"
+            f"option {option} must be file: and the path of a file on the driver, because Spark may show options"
         )
     path = Path(reference.removeprefix("file:"))
     try:
         return path.read_text(encoding="utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"option secret: {path} cannot be read: {type(error).__name__}") from None
+        raise ConfigurationError(f"option {option}: {path} cannot be read: {type(error).__name__}") from None
 
 
 def hide(selection: Selection, relation: Relation, actions: Sequence[ColumnAction]) -> Hidden | None:
@@ -69,10 +72,29 @@ def hide(selection: Selection, relation: Relation, actions: Sequence[ColumnActio
 
     :param actions: the action for each column.
     """
-    if all(action is ColumnAction.KEPT for action in actions):
+    if all(action is KEPT for action in actions):
         return None
-    made = Rewriting(relation, actions, secret_of(selection))
-    return Hidden(made.target, made.kept, frozenset(made.masked), made.mask)
+    made = Rewriting(relation, actions, selection.masks())
+    return Hidden(made.target, made.kept, made.masks)
+
+
+def key_marks(selection: Selection | None, table: TableName, key: Iterable[str]) -> dict[str, str]:
+    """Return a mark for each column of a key: empty for a visible column; for a masked column, a text that depends on method and secret.
+
+    :raises ConfigurationError: different values may have one mask, which does not identify rows.
+    """
+    marks = dict.fromkeys(sorted(key), "")
+    masks = {} if selection is None else selection.masks()
+    for name in marks:
+        action = KEPT if selection is None else selection.rules.action([(table.schema, table.name)], name)
+        if isinstance(action, Method):
+            if action.merges:
+                raise ConfigurationError(
+                    f"mask: {quote((table.schema, table.name, name))} is a column of the key, and rows with different values could have one "
+                    f"mask by the method {action.name}: mask the column by hash or encrypt, or mirror the table with the mode changelog"
+                )
+            marks[name] = (masks[action](_MARKED) or b"").decode()
+    return marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +126,13 @@ class SelectedTable:
 
     def mask(self, column: str) -> Mask | None:
         """Return the mask of a column with this name; ``None`` if it is not masked."""
-        return mask_of(secret_of(self.selection)) if self.action(column) is ColumnAction.MASKED else None
+        action = self.action(column)
+        return self.selection.masks()[action] if isinstance(action, Method) else None
+
+    def merging(self, column: str) -> str:
+        """Return the name of the method that masks a column if different values may have one mask; otherwise an empty text."""
+        action = self.action(column)
+        return action.name if isinstance(action, Method) and action.merges else ""
 
     def require_readable(self, schema: pa.Schema) -> None:
         """Check the columns of a query.
@@ -114,9 +142,9 @@ class SelectedTable:
         """
         for field in schema:
             action = self.action(field.name)
-            if action is ColumnAction.DROPPED:
+            if action is DROPPED:
                 raise ConfigurationError(f"column {field.name!r} is dropped: leave it out of .schema(...)")
-            if action is ColumnAction.MASKED and not pa.types.is_string(field.type):
+            if isinstance(action, Method) and not pa.types.is_string(field.type):
                 raise ConfigurationError(
                     f"column {field.name!r} is masked: make it a string in .schema(...), not {field.type}"
                 )
@@ -126,7 +154,7 @@ class SelectedTable:
         return frozenset(
             HiddenColumn(relation.oid, found.number, name)
             for name, found in relation.attributes.items()
-            if self.action(name) is not ColumnAction.KEPT
+            if self.action(name) is not KEPT
         )
 
     def require_hidden(self, relation: Relation, hidden: Collection[HiddenColumn]) -> None:
@@ -143,22 +171,25 @@ class SelectedTable:
                 raise self._renamed(column.name, now)
 
     def require_same(self, relation: Relation, names: Iterable[str], wanted: Collection[str]) -> None:
-        """Check that no hidden column of an earlier description is visible under its present name.
+        """Check that no hidden column of an earlier description is visible under its present name, and that the methods can mask its columns.
 
         :param relation: the earlier description.
         :param names: the present name of each of its columns.
         :param wanted: the columns that are read.
         :raises ConfigurationError: a hidden column was renamed.
+        :raises PermanentError: a method cannot mask a column.
         """
-        for before, now in zip(relation.names, names, strict=True):
-            hidden = self.action(before) is not ColumnAction.KEPT
+        for index, (before, now) in enumerate(zip(relation.names, names, strict=True)):
+            if now in wanted and isinstance(action := self.action(now), Method):
+                action.require_applicable(relation, index)
+            hidden = self.action(before) is not KEPT
             if before != now and hidden and now in wanted and self._shows(now):
                 raise self._renamed(before, now)
 
     def _shows(self, column: str) -> bool:
         """Whether a column is visible although ``keep`` does not match it."""
         kept = self.selection.rules.keep.match((*self.table, column))
-        return not kept and self.action(column) is ColumnAction.KEPT
+        return not kept and self.action(column) is KEPT
 
     def _renamed(self, before: str, now: str) -> ConfigurationError:
         was, name = quote((*self.table, before)), quote((*self.table, now))
