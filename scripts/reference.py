@@ -32,6 +32,7 @@ THEMES = {
             "Delivery",
             "SinkSpec",
             "Selection",
+            "decryptor",
             "BatchPolicy",
             "RetryPolicy",
             "SnapshotOptions",
