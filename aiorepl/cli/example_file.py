@@ -85,7 +85,5 @@ path = "events"
 # mask = ["public.customers.email"]    # ["public.customers.email?"] if the column may be missing
 # keep = ["*.audit.password"]          # exceptions from drop and mask
 # secret = "file:/run/secrets/mask"
-# encryption_key = "file:/run/secrets/encryption"       # for the method encrypt
-# [sinks.selection.mask]        # instead of the list: hash, partial(4), format, constant(text), null or encrypt by column
-# "public.customers.iban" = "partial(4)"
+# encryption_key = "file:/run/secrets/encryption"       # for the method encrypt; a table [sinks.selection.mask] chooses methods by column
 """
