@@ -85,7 +85,9 @@ def changes(
     :raises JournalError: the journal is damaged, or does not continue from ``start``.
     """
     quoted = ",".join('"' + key.replace('"', '""') + '"' for key in keys)
-    masks = [f"{pattern} = {method}" for pattern, method in mask.items()] if isinstance(mask, Mapping) else mask
+    masks = (
+        [f"{pattern} = {method}" for pattern, method in mask.items()] if isinstance(mask, Mapping) else mask
+    )
     given = {
         "table": table,
         "unrepresentable": unrepresentable,
