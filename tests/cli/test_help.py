@@ -37,6 +37,7 @@ def test_the_commands():
         "sequences",
         "upgrade",
         "dlq",
+        "decrypt",
         "prove",
         "demo",
         "server",

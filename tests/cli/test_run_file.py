@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -196,7 +197,8 @@ def test_the_example(capsys):
     assert {"[journal]", "[pipeline.retry]"} < set(switched_on)
     Path("mine.py").write_text("def transform(change):\n    return change\n")
     for text in (EXAMPLE, "\n".join(switched_on)):
-        written(text.replace("file:/run/secrets/mask", "salt").replace("file:/run/secrets/token", 16 * "t"))
+        keys = {"mask": "salt", "token": 16 * "t", "encryption": 32 * "e"}
+        written(re.sub("file:/run/secrets/(\\w+)", lambda found: keys.get(found[1], found[0]), text))
         assert (0, "aiorepl.toml is valid\n", "") == command(capsys, "--check")
 
 

@@ -63,7 +63,7 @@ class Page:
         for path in FOLDERS:
             self._here(path).mkdir(parents=True)
         secret = "whsec_" + base64.b64encode(bytes(32)).decode()
-        for name in ("webhook", "mask", "s3", "redis", "kafka", "nats"):
+        for name in ("webhook", "mask", "encryption", "s3", "redis", "kafka", "nats"):
             (self._here("/run/secrets") / name).write_text(secret)
 
     def _here(self, path: str) -> Path:
