@@ -196,8 +196,8 @@ def test_the_example(capsys):
     ]
     assert {"[journal]", "[pipeline.retry]"} < set(switched_on)
     Path("mine.py").write_text("def transform(change):\n    return change\n")
+    keys = {"mask": "salt", "token": 16 * "t", "encryption": 32 * "e"}
     for text in (EXAMPLE, "\n".join(switched_on)):
-        keys = {"mask": "salt", "token": 16 * "t", "encryption": 32 * "e"}
         written(re.sub("file:/run/secrets/(\\w+)", lambda found: keys.get(found[1], found[0]), text))
         assert (0, "aiorepl.toml is valid\n", "") == command(capsys, "--check")
 
