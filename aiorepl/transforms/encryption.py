@@ -53,7 +53,11 @@ def decryptor(keys: Iterable[str | Secret[str]]) -> Callable[[str], str]:
         from cryptography.exceptions import InvalidTag
 
         try:
-            found: bytes = ciphers[name].decrypt(urlsafe_b64decode(data + "=" * (-len(data) % 4)), None)
+            raw = urlsafe_b64decode(data + "=" * (-len(data) % 4))
+            # The decoder skips other characters and unused bits, which nothing authenticates.
+            if urlsafe_b64encode(raw).rstrip(b"=") != data.encode():
+                raise ValueError("not the form of the encryption")
+            found: bytes = ciphers[name].decrypt(raw, None)
         except (InvalidTag, ValueError):
             raise DataError("the encrypted value is damaged, or was altered") from None
         return found.decode()

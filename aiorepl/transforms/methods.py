@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -149,9 +149,7 @@ def _format(digest: Callable[[Any], bytes]) -> Mask:
         characters = str(text, "utf-8")
         # Two bytes for each character.
         chances = memoryview(hashlib.shake_256(digest(text)).digest(2 * len(characters)))
-        pairs: Sequence[int] = [
-            high << 8 | low for high, low in zip(chances[::2], chances[1::2], strict=True)
-        ]
+        pairs = (high << 8 | low for high, low in zip(chances[::2], chances[1::2], strict=True))
         return bytes(map(_replaced, characters, pairs))
 
     return mask
