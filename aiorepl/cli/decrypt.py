@@ -22,7 +22,7 @@ import click
 def decrypt(keys: tuple[Path, ...], values: tuple[str, ...]) -> None:
     """Decrypt VALUES, or the lines of standard input. Prints one value per line; line breaks in a value are printed as they are.
 
-    The selection has encrypted the values by the masking method "encrypt". Each value contains the id of its key, so the keys may be
+    The masking method "encrypt" of a selection has encrypted the values. Each value contains the id of its key, so the keys may be
     given in any order.
     """
     from aiorepl.errors import ConfigurationError

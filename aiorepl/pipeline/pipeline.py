@@ -65,7 +65,7 @@ class Pipeline:
     :param retention: delete journal segments that all consumers have read and that are older than an age, or exceed a total
         size: ``"7d"``, ``"100GB"``, ``"7d 100GB"``. ``None``: only ``aiorepl journal prune`` deletes segments.
     :param journal_selection: the columns that are dropped or masked before the journal is written. Their values are never in the
-        journal's files, its history, the sinks or Spark tables. The selection may have ``drop``, ``mask``, ``keep`` and ``secret`` only.
+        journal's files, its history, the sinks or Spark tables. The selection must not have ``tables`` or ``kinds``.
     :param compact: compact the journal into Parquet files per table, its history, in a process beside this one; retention keeps
         what is not compacted yet.
     :param resnapshot: create the slot again, and read the rows of all tables again, after a TRUNCATE of the tables. With a

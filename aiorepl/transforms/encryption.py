@@ -1,7 +1,7 @@
-"""Encrypts the values of masked columns, and decrypts them for those who have the key. Pure.
+"""Encrypts the values of masked columns, and decrypts them. Pure.
 
 The algorithm is AES-SIV (RFC 5297) without associated data: authenticated, and deterministic, so that an event that is delivered again is the
-same event, and an encrypted key identifies rows. Anyone can see that two values are equal, and how long a value is.
+same event, and an encrypted key identifies rows. Equality and length of values remain visible.
 
 An encrypted value has the form ``siv1:ID:DATA``. ``ID`` is the key's id, eight hexadecimal digits; ``DATA`` is the synthetic IV and the
 ciphertext in URL-safe base64 without padding. The AES key is the HMAC-SHA-512 of ``aiorepl AES-SIV`` under the text of the key, and the id
@@ -36,7 +36,7 @@ def encryptor(key: str) -> Callable[[Any], bytes]:
 def decryptor(keys: Iterable[str | Secret[str]]) -> Callable[[str], str]:
     """Return a function that decrypts values that a selection has encrypted (``mask = {"…": "encrypt"}``).
 
-    The function raises ``DataError`` if a text is no encrypted value, if no key has encrypted it, or if it was altered.
+    The function raises ``DataError`` if a text is no encrypted value, was encrypted with another key, or was altered.
 
     :param keys: the texts of the present key and of former keys, in any order.
     :raises ConfigurationError: a key is too short, or a package is missing.
@@ -77,7 +77,7 @@ def _cipher(key: str) -> tuple[str, Any]:
     """Return the id and the cipher of a key."""
     if len(key) < _LEAST:
         raise ConfigurationError(
-            f"encryption_key has fewer than {_LEAST} characters: make a random one, for example with openssl rand -base64 32"
+            f"encryption_key is missing or has fewer than {_LEAST} characters: make a random one, for example with openssl rand -base64 32"
         )
     try:
         from cryptography.hazmat.primitives.ciphers.aead import AESSIV

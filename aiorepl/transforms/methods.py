@@ -1,7 +1,7 @@
 """The methods that replace the values of masked columns. Pure.
 
-A function of a method gets a value as PostgreSQL prints it, in UTF-8, and returns its mask as text in UTF-8; ``None`` is NULL. Each result
-depends on nothing but the text and the keys. So a value has the same mask in a message, in a block of a journal and in a file of the history.
+The function of a method takes the text of a value, as PostgreSQL prints it, and returns the mask; both are UTF-8, and ``None`` is NULL. A mask
+depends only on the text and the keys. So a value has the same mask in a message, in a block of a journal and in a file of the history.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Method:
     def require_applicable(self, relation: Relation, index: int) -> None:
         """Check that the method can mask a column.
 
-        :raises PermanentError: the method does not support the column's type, or would give rows of different keys one key.
+        :raises PermanentError: the method does not support the column's type, or could give rows with different keys the same key.
         """
         column = relation.columns[index]
         if self.merges and index in relation.key:

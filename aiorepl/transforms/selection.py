@@ -50,8 +50,8 @@ class Selection:
     - ``partial(4)``: the last 4 characters stay, and ``*`` replaces the others. A value of fewer than 8 characters is hidden
       as a whole. For texts, integers and numeric.
     - ``constant(text)``: this text. ``null``: NULL.
-    - ``format``: random digits, and random letters of the same case, that depend on the whole value and ``secret``. ASCII separators
-      stay. For texts, integers and numeric. Not reversible, and no standard of format-preserving encryption.
+    - ``format``: digits, and letters of the same case, computed from the whole value and ``secret``. ASCII separators
+      stay. For texts, integers and numeric. Not reversible, and not the format-preserving encryption of a standard.
     - ``encrypt``: AES-SIV (RFC 5297), which ``decryptor`` reverses.
 
     A mask is text. Only ``hash`` and ``encrypt`` mask columns of the key, because other masks of different values may be equal.
@@ -64,7 +64,7 @@ class Selection:
         with ``!`` is excluded, wherever it is in the list: ``("insert", "!read")``. If all are excluded, all other kinds are
         selected.
     :param drop: patterns of columns that are left out: ``public.customers.email``, ``*.*.password``.
-    :param mask: patterns of columns that are replaced by text: a list, by ``hash``, or a mapping from patterns to methods. The first
+    :param mask: patterns of columns that are masked: a list, for ``hash``, or a mapping from patterns to methods. The first
         pattern that matches a column applies. Equal values have equal masks; NULL and ``UNCHANGED`` are kept. If a column
         matches ``drop`` as well, it is dropped.
     :param keep: patterns of columns that are neither dropped nor masked, whatever the other patterns say, and that are not

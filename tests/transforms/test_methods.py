@@ -228,7 +228,9 @@ def test_keys_that_methods_need():
         with pytest.raises(ConfigurationError, match="mask needs a secret"):
             Selection(mask={"a.b.c": method}, encryption_key=KEY)
     for key in (None, "short"):
-        with pytest.raises(ConfigurationError, match="encryption_key has fewer than 32 characters"):
+        with pytest.raises(
+            ConfigurationError, match="encryption_key is missing or has fewer than 32 characters"
+        ):
             Selection(mask={"a.b.c": "encrypt"}, secret="s", encryption_key=key)
 
 

@@ -21,8 +21,9 @@
                         if a name has a comma in it
     drop, mask, keep    columns that are left out, columns that are masked, and columns that are neither, as in a sink's selection.
                         drop and mask have exact names schema.table.column, separated by commas. They need the option table
-    secret              file: and the path of a file on the driver that contains the key of the masks. The key itself is refused,
-                        because Spark may show options
+    secret              file: and the path of a file on the driver that contains the key of the methods hash and format. The key
+                        itself is refused, because Spark may show options
+    encryptionKey       likewise, the key of the method encrypt
 
 An offset is a position at the end of a segment, or at a block within one; in the history, it may be after any transaction. A
 query with a checkpoint continues there and ignores startingPosition. Every read verifies the journal first: a missing segment, a
