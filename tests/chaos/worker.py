@@ -33,7 +33,7 @@ from aiorepl.errors import AioreplError
 from aiorepl.formats import named
 from aiorepl.journal import Cursors, JournalReader, retention
 from aiorepl.lsn import ZERO
-from aiorepl.pipeline import journaled
+from aiorepl.pipeline import journal_readers, journal_upkeep
 from aiorepl.snapshot.initial import exported
 from aiorepl.source.feedback import schedule, status_updates
 from aiorepl.storage.objects import client
@@ -179,14 +179,14 @@ def check_confirmations(journal: Location, early: Path, arms: Arms) -> None:
 
 def watched(journal: Location, names: set[str]) -> None:
     """Prune the journal only once the cursors of its other readers protect the segments that they have not read."""
-    keep_pruned, cursors = journaled.keep_pruned, Cursors(journal)
+    keep_pruned, cursors = journal_upkeep.keep_pruned, Cursors(journal)
 
     async def keep(store: Any, limits: Any, lock: Any) -> None:
         while not names <= {*await asyncio.to_thread(cursors.names)}:
             await asyncio.sleep(0.02)
         await keep_pruned(store, limits, lock)
 
-    journaled.keep_pruned = keep
+    journal_upkeep.keep_pruned = keep
 
 
 def compact_within(journal: Location, told: Path, limits: dict[str, int]) -> None:
@@ -282,7 +282,7 @@ def make_consumer(plan: dict[str, Any], arms: Arms) -> Pipeline | Loop:
         return Loop(source, again, folder / "sink0")
     sizes = {name: options.pop(name) for name in ("segment_bytes", "block_bytes") if name in options}
     if sizes:
-        journaled.JournalSink = functools.partial(journaled.JournalSink, **sizes)
+        journal_readers.JournalSink = functools.partial(journal_readers.JournalSink, **sizes)
     for name in ("max_bytes", "flush_bytes", "flush_seconds"):
         options.pop(name, None)
     options.pop("store", None)
