@@ -54,7 +54,7 @@ def decryptor(keys: Iterable[str | Secret[str]]) -> Callable[[str], str]:
 
         try:
             raw = urlsafe_b64decode(data + "=" * (-len(data) % 4))
-            # The decoder skips other characters and unused bits, which nothing authenticates.
+            # The decoder skips other characters and unused bits, and the authentication does not cover them.
             if urlsafe_b64encode(raw).rstrip(b"=") != data.encode():
                 raise ValueError("not the form of the encryption")
             found: bytes = ciphers[name].decrypt(raw, None)

@@ -43,7 +43,7 @@ class Method:
 
     @property
     def merges(self) -> bool:
-        """Whether different values may have one mask, which then does not identify rows."""
+        """Whether different values may have one mask, so that a mask does not identify a row."""
         return self.name not in ("hash", "encrypt")
 
     @property

@@ -536,7 +536,7 @@ def test_a_table_that_was_rolled_back(lake) -> None:
 
 
 def test_a_batch_that_a_tag_keeps(lake) -> None:
-    """Snapshots after the last batch expire, and a tag keeps that of the batch, and this is no rollback."""
+    """A tag keeps the snapshot of the last batch, and later snapshots expire: the table was not rolled back."""
     target = lake.table(("public", "t"), ("id",))
     apply(target, 1, ("insert", [], {"id": 1, "note": "x"}), schema=NARROW)
     batch = target._open().current_snapshot().snapshot_id

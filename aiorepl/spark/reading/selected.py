@@ -26,7 +26,8 @@ from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.rules import DROPPED, KEPT, ColumnAction
 from aiorepl.transforms.selection import Selection
 
-OPTIONS: Final = ("drop", "mask", "keep", "secret", "encryptionKey")
+_KEYS: Final = ("secret", "encryptionKey")
+OPTIONS: Final = ("drop", "mask", "keep", *_KEYS)
 # Patterns are separated by commas; a name in double quotes, and the argument of a method, may contain commas.
 _PATTERN: Final = re.compile(r'(?:"(?:[^"]|"")*"|= *constant\([^)]*\)|[^",])+')
 
@@ -44,7 +45,7 @@ def parse(texts: Mapping[str, str]) -> Selection | None:
     }
     if not any(lists.values()):
         return None
-    secret, key = (None if name not in texts else _read(name, texts[name]) for name in OPTIONS[3:])
+    secret, key = (None if name not in texts else _read(name, texts[name]) for name in _KEYS)
     selection = Selection(**lists, secret=secret, encryption_key=key)
     if patterns := selection.forgetful:
         raise ConfigurationError(
