@@ -12,7 +12,9 @@ from aiorepl.sizes import format_size
 if TYPE_CHECKING:
     from aiorepl.history.inspection import HistoryInspection
     from aiorepl.journal.consumers import Consumer
+    from aiorepl.journal.holder import Holder
     from aiorepl.journal.inspection import Inspection
+    from aiorepl.journal.segments import Segment
     from aiorepl.lsn import LSN
 
 _AGES: Final = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
@@ -36,14 +38,7 @@ def report(
             "timeline": source.timeline,
             "slot": source.slot,
         },
-        "writer": None
-        if writer is None
-        else {
-            "epoch": chain.state.epoch,
-            "host": writer.host,
-            "process": writer.process,
-            "since": _time(writer.since),
-        },
+        "writer": None if writer is None else {"epoch": chain.state.epoch, **_process(writer)},
         "begins": str(begins),
         "pruned": bool(chain.start_lsn),
         "ends": str(chain.end_lsn),
@@ -77,20 +72,25 @@ def report(
         ],
     }
     if segments:
-        description["segments"]["list"] = [
-            {
-                "file": each.file,
-                "after": str(each.after),
-                "end": str(each.last_end_lsn),
-                "part": each.part,
-                "parts": each.parts,
-                "blocks": each.blocks,
-                "bytes": each.size,
-                "published": _time(each.published),
-            }
-            for each in chain.walk()
-        ]
+        description["segments"]["list"] = list(map(_segment, chain.walk()))
     return description
+
+
+def _process(holder: Holder) -> dict[str, Any]:
+    return {"host": holder.host, "process": holder.process, "since": _time(holder.since)}
+
+
+def _segment(segment: Segment) -> dict[str, Any]:
+    return {
+        "file": segment.file,
+        "after": str(segment.after),
+        "end": str(segment.last_end_lsn),
+        "part": segment.part,
+        "parts": segment.parts,
+        "blocks": segment.blocks,
+        "bytes": segment.size,
+        "published": _time(segment.published),
+    }
 
 
 def _tables(found: Inspection) -> list[dict[str, Any]]:
@@ -127,11 +127,7 @@ def _history(found: HistoryInspection, journal: Inspection) -> dict[str, Any]:
     return {
         "begins": str(history.start),
         "ends": str(history.end.lsn),
-        "owner": {
-            "host": history.owner.host,
-            "process": history.owner.process,
-            "since": _time(history.owner.since),
-        },
+        "owner": _process(history.owner),
         "tables": [
             {
                 "schema": each.table.schema or None,
@@ -160,13 +156,7 @@ def _cursor(consumer: Consumer, url: str, now: float) -> dict[str, Any]:
         "position": None if cursor is None else str(cursor.position.lsn),
         "query": None if cursor is None else cursor.query,
         "label": "" if cursor is None else cursor.label,
-        "reader": None
-        if cursor is None
-        else {
-            "host": cursor.reader.host,
-            "process": cursor.reader.process,
-            "since": _time(cursor.reader.since),
-        },
+        "reader": None if cursor is None else _process(cursor.reader),
         "moved": None if cursor is None else _time(cursor.moved),
         "holds_bytes": consumer.held,
         "holds_since": _time(consumer.held_since),

@@ -21,6 +21,7 @@ from aiorepl.loggers import logger
 
 if TYPE_CHECKING:
     from aiorepl.source.source import Source
+    from aiorepl.spark.mirroring.mirror import Mirror
     from aiorepl.spark.mirroring.running import MirrorRunner
     from aiorepl.spark.reading.listener import QueryListener
     from aiorepl.storage.opening import Location
@@ -83,12 +84,7 @@ def mirror(
         click.echo(f"{file} is valid")
         return 0
     if tables:
-        from aiorepl.spark.mirroring.mirrored import MirroredTables
-
-        mirrored = MirroredTables(loaded.mirror.target, loaded.mirror.lake)
-        for table in tables:
-            mirrored.restart(table)
-            click.echo(f"{table} begins again")
+        _restart(loaded.mirror, tables)
         return 0
 
     log.be_a_service()
@@ -114,6 +110,16 @@ def mirror(
             runner.run()
     _log.info("ended after %.1f s: %s", time.monotonic() - began, runner.summary)
     return 0
+
+
+def _restart(mirror: Mirror, tables: Iterable[str]) -> None:
+    """Begin tables again whose targets were deleted."""
+    from aiorepl.spark.mirroring.mirrored import MirroredTables
+
+    mirrored = MirroredTables(mirror.target, mirror.lake)
+    for table in tables:
+        mirrored.restart(table)
+        click.echo(f"{table} begins again")
 
 
 def _require_journal(journal: Location, *, once: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import click
 
@@ -12,9 +12,6 @@ from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError, SinkError
 from aiorepl.formats import NAMES, Values
 from aiorepl.lsn import LSN
-
-if TYPE_CHECKING:
-    from aiorepl.source.source import Interface, Origin, StreamingMode
 
 
 @click.command(short_help="Print the changes of a slot, one line each.")
@@ -79,32 +76,21 @@ if TYPE_CHECKING:
 @click.option("--no-reconnect", is_flag=True, help="Exit with code 3 when the connection is lost.")
 def tail(
     dsn: str | None,
-    slot: str,
-    publication: tuple[str, ...],
-    create_slot: bool,
-    temporary: bool,
     until: LSN | Literal["now"] | None,
-    proto_version: int | None,
-    streaming: StreamingMode,
-    two_phase: bool,
-    binary: bool,
-    messages: bool,
-    origin: Origin | None,
-    interface: Interface,
     format_: str | None,
     values: Values,
     boundaries: bool,
     schema_changes: bool,
-    failover: bool,
-    heartbeat_interval: float | None,
     no_reconnect: bool,
+    **source: Any,
 ) -> int:
     """Print committed changes: readable lines on a terminal, one JSON object per line in a pipe or a file.
 
     A transaction is acknowledged after its last line is written. After a crash, changes may be printed again, but none is
     lost.
     """
-    if binary and values == "text":
+    # ``source`` has the options of ``Source``, under its names.
+    if source["binary"] and values == "text":
         raise ConfigurationError(
             "--values text needs columns in text format: leave out --binary or --values text"
         )
@@ -125,25 +111,10 @@ def tail(
 
     sink = load("stdout")(format=format_options, values=values, boundaries=boundaries, file=sys.stdout.buffer)
     pipeline = Pipeline(
-        Source(
-            dsn,
-            slot=slot,
-            publication=publication,
-            create_slot=create_slot,
-            temporary=temporary,
-            proto_version=proto_version,
-            streaming=streaming,
-            two_phase=two_phase,
-            interface=interface,
-            binary=binary,
-            messages=messages,
-            origin=origin,
-            failover=failover,
-            heartbeat_interval=heartbeat_interval,
-        ),
+        Source(dsn, **source),
         [Delivery(sink, schema_changes=schema_changes)],
         until=until,
-        reconnect=None if no_reconnect or temporary else FOR_EVER,
+        reconnect=None if no_reconnect or source["temporary"] else FOR_EVER,
         publication_interval=None,
     )
     try:

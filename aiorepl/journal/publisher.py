@@ -226,20 +226,15 @@ class Publisher:
         sequence = state.sequence + 1
         files: list[tuple[str, bytes]] = []
         obsolete: list[str] = []
-        name, chunks, recorded = state.completeness, state.chunks, self._recorded
-        if completeness is not None and completeness == self.completeness:
-            completeness = None
-        if decisive := [chunk for chunk in published if chunk.decisive]:
-            chunks = (*chunks, *decisive)
-            if len(chunks) >= _CHUNKS:
-                completeness = recorded.with_chunks(chunks)
-        if completeness is not None:
+        name, recorded = state.completeness, self._recorded
+        chunks = (*state.chunks, *(chunk for chunk in published if chunk.decisive))
+        if (changed := self._changed(completeness, chunks)) is not None:
             if name is not None:
                 obsolete.append(completeness_file(name))
-            data = dump_completeness(completeness)
+            data = dump_completeness(changed)
             name = completeness_name(state.epoch, sequence, data)
             files.append((completeness_file(name), data))
-            chunks, recorded = (), completeness
+            chunks, recorded = (), changed
         refs, tail = state.manifests, (*state.tail, *entries)
         if len(tail) > _TAIL_SEGMENTS or sum(len(entry.tables) for entry in tail) > _TAIL_TABLES:
             ref, data = _manifest(Manifest.of(tail), state.epoch, sequence, 0)
@@ -259,6 +254,14 @@ class Publisher:
             times=state.times if times is None else times,
         )
         self._pending = _Pending(new, dump_state(new), files, tuple(obsolete), recorded)
+
+    def _changed(
+        self, wanted: Completeness | None, chunks: tuple[PublishedChunk, ...]
+    ) -> Completeness | None:
+        """Return the contents of a new completeness file; ``None`` if the present file stays, followed by ``chunks``."""
+        if wanted is not None and wanted != self.completeness:
+            return wanted
+        return self._recorded.with_chunks(chunks) if len(chunks) >= _CHUNKS else None
 
     def keep_orphans(self) -> None:
         """Keep the uploads of earlier writers: if ``position.json`` is an older copy, they may have been published."""

@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime
 from typing import Any, Final
 
+from aiorepl.delivery.buffer import BufferStatistics
 from aiorepl.lsn import LSN
 from aiorepl.monitoring.progress import alive
 from aiorepl.monitoring.samples import lag_seconds
@@ -63,16 +64,7 @@ def status(
         "reconnects": statistics.reconnects,
         "last_error": statistics.last_error,
         "sinks": [_sink(name, statistics, now, trends, recent=recent) for name in statistics.sinks],
-        "buffers": [
-            {
-                "name": name,
-                "bytes": buffer.bytes,
-                "limit": buffer.limit,
-                "backpressured": buffer.backpressured,
-                "slowest": buffer.slowest,
-            }
-            for name, buffer in statistics.buffers.items()
-        ],
+        "buffers": [_buffer(name, buffer) for name, buffer in statistics.buffers.items()],
         "transactions": {
             "memory": statistics.transaction_buffer.memory,
             "disk": statistics.transaction_buffer.spooled,
@@ -85,6 +77,16 @@ def status(
         "snapshot": _snapshot(statistics),
         "slot": None if slot is None else _slot(slot),
         "journal": None if journal is None else _journal(journal),
+    }
+
+
+def _buffer(name: str, buffer: BufferStatistics) -> dict[str, Any]:
+    return {
+        "name": name,
+        "bytes": buffer.bytes,
+        "limit": buffer.limit,
+        "backpressured": buffer.backpressured,
+        "slowest": buffer.slowest,
     }
 
 

@@ -298,8 +298,27 @@ class Writer:
 
     async def _pair(self) -> None:
         """Run a small transaction and at once a large one, after a pause in which consumers flush."""
-        chance, number = self.chance, self._number
+        chance = self.chance
         await asyncio.sleep(chance.choice(_PAUSES))
+        async with self._begun(await self._small(self._number)) as (large, scope):
+            rows = chance.choice(_LARGE_ROWS)
+            if chance.random() < 0.3:
+                await self._connection.execute("SAVEPOINT large")
+                await actions.add_entries(scope, rows)
+                await self._connection.execute("ROLLBACK TO SAVEPOINT large")
+            large.operations += await actions.add_entries(scope, rows)
+        await self._commit(large, "COMMIT")
+        if self._prepared:
+            # While the transaction stays prepared, positions after its PREPARE may be confirmed.
+            await asyncio.sleep(chance.choice(_OPEN))
+            await self._end_prepared()
+
+    async def _small(self, number: int) -> int:
+        """Run the small transaction of a pair, of a drawn kind; it may stay prepared.
+
+        :param number: the next transaction's.
+        :returns: the number of the pair's large transaction.
+        """
         kinds = ["nothing", "changes", "rolled back", "truncate"]
         if self.mixture.prepared:
             kinds += [
@@ -309,7 +328,7 @@ class Writer:
                 *["prepared again"] * 4,
                 *["prepared beside"] * 3,
             ]
-        kind = chance.choice(kinds)
+        kind = self.chance.choice(kinds)
         if kind == "prepared again":
             async with self._begun(number) as (earlier, scope):
                 earlier.operations += await actions.update(scope)
@@ -323,40 +342,28 @@ class Writer:
             await self._connection.execute(
                 "BEGIN; CREATE TEMPORARY TABLE nothing (n int) ON COMMIT DROP; COMMIT"
             )
-        else:
-            async with self._begun(number + later) as (small, scope):
-                small.operations += await (actions.truncate if kind == "truncate" else actions.update)(scope)
-            if kind.startswith("prepared"):
-                await self._prepare(small)
-            if kind == "prepared and rolled back":
-                await self._connection.execute(f"ROLLBACK PREPARED '{self._gid}'")
-                del self._prepared[self._gid]
-                small.outcome = "aborted"
-            elif beside:
-                # The second transaction is prepared and committed while the small one is prepared.
-                async with self._begun(number) as (second, scope):
-                    second.operations += await actions.add_entries(scope, 1)
-                await self._prepare(second, f"{self._gid}_beside")
-                await self._commit_prepared(second, f"{self._gid}_beside")
-                number += 1
-            elif kind == "rolled back":
-                await self._connection.execute("ROLLBACK")
-                small.outcome = "aborted"
-            elif not later:
-                await self._commit(small, "COMMIT")
-            number += not later
-        async with self._begun(number) as (large, scope):
-            rows = chance.choice(_LARGE_ROWS)
-            if chance.random() < 0.3:
-                await self._connection.execute("SAVEPOINT large")
-                await actions.add_entries(scope, rows)
-                await self._connection.execute("ROLLBACK TO SAVEPOINT large")
-            large.operations += await actions.add_entries(scope, rows)
-        await self._commit(large, "COMMIT")
-        if self._prepared:
-            # While the transaction stays prepared, positions after its PREPARE may be confirmed.
-            await asyncio.sleep(chance.choice(_OPEN))
-            await self._end_prepared()
+            return number
+        async with self._begun(number + later) as (small, scope):
+            small.operations += await (actions.truncate if kind == "truncate" else actions.update)(scope)
+        if kind.startswith("prepared"):
+            await self._prepare(small)
+        if kind == "prepared and rolled back":
+            await self._connection.execute(f"ROLLBACK PREPARED '{self._gid}'")
+            del self._prepared[self._gid]
+            small.outcome = "aborted"
+        elif beside:
+            # The second transaction is prepared and committed while the small one is prepared.
+            async with self._begun(number) as (second, scope):
+                second.operations += await actions.add_entries(scope, 1)
+            await self._prepare(second, f"{self._gid}_beside")
+            await self._commit_prepared(second, f"{self._gid}_beside")
+            number += 1
+        elif kind == "rolled back":
+            await self._connection.execute("ROLLBACK")
+            small.outcome = "aborted"
+        elif not later:
+            await self._commit(small, "COMMIT")
+        return number + (not later)
 
     async def _prepare(self, one: Transaction, gid: str = "") -> None:
         """Prepare the transaction, by default under the writer's gid."""

@@ -317,26 +317,7 @@ def connect_error(
         # InternalClientError: the server closed the connection between two calls of asyncpg.
         return ConnectionFailed(f"{server} closed the connection while it was opened")
     if isinstance(error, pg.PostgresError):
-        # Take only the message: ``str(error)`` also has detail and hint, on further lines.
-        text = str(error.args[0])
-        permanent = True
-        match error.sqlstate:
-            case "28P01" | "28000" if expire:
-                text = f"{text}: check that the password function, the command or the DSN's file gives the current password"
-                permanent = False
-            case "28P01":
-                text = f"{text}: check the password in the DSN, PGPASSWORD or the password file"
-            case "28000":
-                text = f"{text}: check user and pg_hba.conf"
-            case "3D000":
-                text = f"{text}: check the database name in the DSN"
-            case "42501":
-                text = f"{text}: {_missing_grant(error)}"
-            case "08P01" if "startup parameter" in text:
-                text = f"{text}: this is PgBouncer or another pooler: {NO_POOLER}"
-            case _:
-                permanent = False
-        return ConnectionFailed(f"{server} refuses the connection: {text}", permanent=permanent)
+        return _refusal(error, server, expire=expire)
     if isinstance(error, pg.ClientConfigurationError) and "root certificate" in str(error):
         return ConfigurationError(
             f"sslmode requires a verified server certificate, and no root certificate was found: {_ROOT}"
@@ -375,6 +356,32 @@ def connect_error(
             f"cannot reach {server}: {_os_error_text(error)}: check host and port, and that it is running"
         )
     return error
+
+
+def _refusal(error: Any, server: str, *, expire: bool) -> ConnectionFailed:
+    """Return the error for an ErrorResponse of the server. Parameters as ``connect_error``."""
+    # Take only the message: ``str(error)`` also has detail and hint, on further lines.
+    text = str(error.args[0])
+    permanent = True
+    match error.sqlstate:
+        case "28P01" | "28000" if expire:
+            text += (
+                ": check that the password function, the command or the DSN's file gives the current password"
+            )
+            permanent = False
+        case "28P01":
+            text += ": check the password in the DSN, PGPASSWORD or the password file"
+        case "28000":
+            text += ": check user and pg_hba.conf"
+        case "3D000":
+            text += ": check the database name in the DSN"
+        case "42501":
+            text += f": {_missing_grant(error)}"
+        case "08P01" if "startup parameter" in text:
+            text += f": this is PgBouncer or another pooler: {NO_POOLER}"
+        case _:
+            permanent = False
+    return ConnectionFailed(f"{server} refuses the connection: {text}", permanent=permanent)
 
 
 def _missing_grant(error: Any) -> str:
