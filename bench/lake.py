@@ -69,12 +69,12 @@ def main() -> None:
 
 def _opened(folder: Path, kind: str, mode: Mode, vectors: Any) -> Any:
     if kind == "delta":
-        return DeltaTarget(str(folder), ("id",), mode, deletion_vectors=vectors)
+        return DeltaTarget(str(folder), mode, deletion_vectors=vectors)
     from pyiceberg.catalog.sql import SqlCatalog
 
     folder.mkdir()
     catalog = SqlCatalog("bench", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}")
-    return IcebergLake(catalog).table(("public", "t"), ("id",), mode)
+    return IcebergLake(catalog).table(("public", "t"), mode)
 
 
 def measure(target: Any, folder: Path, rows: int, changes: int, batches: int) -> None:
@@ -164,7 +164,7 @@ def _scan(path: str) -> float:
 
 
 def _apply(target: Any, keys: Any, lsn: int, op: str) -> None:
-    run = Run(target.keys, reduce_changes(_changes(keys, lsn, op), target.keys, target.mode).parts(2**25))
+    run = Run(("id",), reduce_changes(_changes(keys, lsn, op), ("id",), target.mode).parts(2**25))
     target.apply(Commit("bench", lsn, LSN(lsn)), [run], SOURCE)
 
 

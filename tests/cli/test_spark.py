@@ -96,7 +96,7 @@ def test_iceberg(written, tmp_path) -> None:
         )
     )
     assert not (tmp_path / "catalog").exists()
-    table = loaded.mirror.lake.table(("public", "t"), ("id",))
+    table = loaded.mirror.lake.table(("public", "t"))
     assert (table.identifier, table.schema()) == (("mirror_public", "t"), None)
     assert table._upkeep.retain == 60
 

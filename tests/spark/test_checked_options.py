@@ -28,7 +28,7 @@ FACTORIES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "IcebergLake": (aiorepl.spark.IcebergLake, {"catalog": CATALOG}),
     "IcebergTarget": (
         aiorepl.spark.IcebergTarget,
-        {"catalog": CATALOG, "identifier": ("a", "b"), "keys": ()},
+        {"catalog": CATALOG, "identifier": ("a", "b")},
     ),
     "Layout": (aiorepl.spark.Layout, {}),
     "Upkeep": (aiorepl.spark.Upkeep, {}),

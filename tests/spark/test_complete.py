@@ -79,7 +79,7 @@ class Timed(Lake):
 
     def versions(self, name: str) -> list[tuple[LSN, datetime | None]]:
         """The ends of the batches in a table's own log, newest first, with their times."""
-        target = self.lake.table(("public", name), ())
+        target = self.lake.table(("public", name))
         return [(each.commit.lsn, each.commit.complete_until) for each in target.versions()]
 
 
@@ -215,7 +215,7 @@ def test_as_of_a_time(lake, journal) -> None:
     tables = mirror.tables
 
     def end_of(name: str, version: int) -> LSN:
-        versions = mirror.lake.table(("public", name), ()).versions()
+        versions = mirror.lake.table(("public", name)).versions()
         return next(each.commit.lsn for each in versions if each.number == version)
 
     def at_time(hours: float) -> tuple[LSN, dict[str, int]]:

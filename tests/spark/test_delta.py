@@ -7,6 +7,7 @@ import math
 import shutil
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -46,6 +47,7 @@ def apply(
     truncates=(),
     part=1 << 20,
     application="query",
+    keys=("id",),
 ) -> None:
     """Apply a batch of inserts and updates, one commit at ``lsn``."""
     meta = [
@@ -60,8 +62,8 @@ def apply(
         pa.schema([*schema, *meta]),
     )
     commit = Commit(application, lsn, LSN(lsn))
-    reduced = reduce_changes(changes, target.keys, target.mode, truncates)
-    target.apply(commit, [Run(target.keys, reduced.parts(part), reduced.truncates)], schema, defaults)
+    reduced = reduce_changes(changes, keys, target.mode, truncates)
+    target.apply(commit, [Run(keys, reduced.parts(part), reduced.truncates)], schema, defaults)
 
 
 @pytest.mark.parametrize("character", ["%", "\\", "\n", "\x7f", "[", "]", "^", "|"])
@@ -82,7 +84,7 @@ def test_other_paths(tmp_path, monkeypatch):
     folder = tmp_path / "ü #?*{}<>~$:\"'`;&+=,@ "
     folder.mkdir()
     monkeypatch.chdir(folder)
-    apply(target := DeltaTarget("t", ("id",)), FIRST, 1, {"id": 1, "note": "one", "n": 10})
+    apply(target := DeltaTarget("t"), FIRST, 1, {"id": 1, "note": "one", "n": 10})
     assert 1 == DeltaTable(target.target).to_pyarrow_table().num_rows
 
 
@@ -99,7 +101,7 @@ def rows(target: DeltaTarget, version: int | None = None) -> list[dict]:
 
 @pytest.fixture
 def target(tmp_path: Path) -> DeltaTarget:
-    return DeltaTarget(str(tmp_path / "target"), ("id",))
+    return DeltaTarget(str(tmp_path / "target"))
 
 
 def test_columns_follow_the_source(target) -> None:
@@ -158,7 +160,7 @@ def test_types_that_do_not_fit(target) -> None:
 
 def test_defaults_in_a_history(tmp_path) -> None:
     """Only current versions get a new column's default; an ended one had no such column."""
-    target = DeltaTarget(str(tmp_path / "target"), ("id",), "history")
+    target = DeltaTarget(str(tmp_path / "target"), "history")
     apply(target, FIRST, 1, {"id": 1, "note": "one"})
     apply(target, FIRST, 2, {"id": 1, "note": "uno"})
     evolve(target, source(**{**COLUMNS, "extra": ("4", pa.int32())}), {"extra": pa.scalar(7, pa.int32())})
@@ -195,7 +197,7 @@ def test_upkeep_bounds_the_files(tmp_path) -> None:
     upkeep = Upkeep(optimize_every=5, vacuum_every=10, retain=timedelta())
     layout = Layout(cluster_by=("n",))
     for number in range(1, 31):
-        target = DeltaTarget(str(tmp_path / "target"), ("id",), layout=layout, upkeep=upkeep)
+        target = DeltaTarget(str(tmp_path / "target"), layout=layout, upkeep=upkeep)
         apply(target, FIRST, number, {"id": number, "note": "x", "n": number})
         target.maintain()
 
@@ -209,7 +211,7 @@ def test_upkeep_bounds_the_files(tmp_path) -> None:
 
 def test_partitions(tmp_path) -> None:
     """Rows move between partitions, whatever their values are, and an evolved table keeps them."""
-    target = DeltaLake(str(tmp_path)).table(("public", "a/b ü%"), ("id",), layout=Layout(("note",)))
+    target = DeltaLake(str(tmp_path)).table(("public", "a/b ü%"), layout=Layout(("note",)))
     apply(target, FIRST, 1, {"id": 1, "note": "a/b=ü"}, {"id": 2, "note": None})
     apply(target, FIRST, 2, {"id": 1, "note": None}, {"id": 2, "note": "x"})
     renamed = source(id=("1", pa.int32()), kind=("2", pa.string()), n=("3", pa.int64()))
@@ -310,13 +312,13 @@ def test_names_that_cannot_be(target, name) -> None:
 def test_nested_key(tmp_path) -> None:
     """A key of a nested type is refused by name."""
     with pytest.raises(ConfigurationError, match="'tags'"):
-        target = DeltaTarget(str(tmp_path / "t"), ("tags",))
-        apply(target, source(tags=("1", pa.list_(pa.string()))), 1, {"tags": ["a"]})
+        target = DeltaTarget(str(tmp_path / "t"))
+        apply(target, source(tags=("1", pa.list_(pa.string()))), 1, {"tags": ["a"]}, keys=("tags",))
 
 
 def test_two_queries_append_the_same_changes(tmp_path, monkeypatch) -> None:
     """Of two queries with one target, the one that commits second fails, and its files are gone."""
-    one, other = (DeltaTarget(str(tmp_path / "t"), ("id",), "changelog") for _ in range(2))
+    one, other = (DeltaTarget(str(tmp_path / "t"), "changelog") for _ in range(2))
     apply(one, FIRST, 1, {"id": 1, "note": "one"})
     commit = DeltaTransaction.commit
 
@@ -335,7 +337,7 @@ def test_two_queries_append_the_same_changes(tmp_path, monkeypatch) -> None:
 @pytest.mark.parametrize("vectors", [True, False])
 def test_a_commit_whose_outcome_is_unknown(tmp_path, monkeypatch, vectors) -> None:
     """If a commit fails after its entry was written, the table has all its files, and the batch."""
-    target = DeltaTarget(str(tmp_path / "target"), ("id",), deletion_vectors=vectors)
+    target = DeltaTarget(str(tmp_path / "target"), deletion_vectors=vectors)
     schema = source(id=("1", pa.int32()), note=("2", pa.string()))
     apply(target, schema, 1, *({"id": number, "note": "first"} for number in range(3)))
 
@@ -348,7 +350,7 @@ def test_a_commit_whose_outcome_is_unknown(tmp_path, monkeypatch, vectors) -> No
     with pytest.raises(OSError, match="synced"):
         apply(target, schema, 2, {"id": 1, "note": "second"})
     monkeypatch.undo()
-    again = DeltaTarget(target.target, ("id",))
+    again = DeltaTarget(target.target)
     assert again.applied("query", 2)
     apply(again, schema, 3, {"id": 2, "note": "third"})
     found = again.newest()
@@ -402,22 +404,23 @@ def test_a_feature_that_is_not_known(target) -> None:
 
 def test_soft_deletes_under_another_key(tmp_path) -> None:
     """After a change of the key columns, a table still has one row for each key: the live one, or else the last deleted one."""
+    target = DeltaTarget(str(tmp_path / "t"), "soft_delete")
     by_id, by_note, by_both = (
-        DeltaTarget(str(tmp_path / "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
+        partial(apply, target, FIRST, keys=keys) for keys in (("id",), ("note",), ("id", "note"))
     )
     first = [{"id": number, "note": note} for number, note in enumerate("xxyyz")]
-    apply(by_id, FIRST, 1, *first)
-    apply(by_id, FIRST, 2, *({"id": number, "_op": "delete"} for number in range(5)))
-    version = DeltaTable(by_id.target).version()
-    apply(by_id, FIRST, 3, {"id": 7, "note": "x"})
-    assert DeltaTable(by_id.target).version() == version + 1, "the key is the same"
+    by_id(1, *first)
+    by_id(2, *({"id": number, "_op": "delete"} for number in range(5)))
+    version = DeltaTable(target.target).version()
+    by_id(3, {"id": 7, "note": "x"})
+    assert DeltaTable(target.target).version() == version + 1, "the key is the same"
 
-    apply(by_note, FIRST, 4, {"note": "x", "id": 7, "n": 4}, {"note": "z", "id": 8, "n": 4})
-    assert state(by_note) == {(3, "y", None, True), (7, "x", 4, False), (8, "z", 4, False)}
-    apply(by_note, FIRST, 5, {"note": "w", "id": 7}, {"_op": "delete", "note": "x"})
-    apply(by_both, FIRST, 6, {"note": "x", "id": 7, "n": 6}, {"note": "w", "id": 7, "n": 6})
+    by_note(4, {"note": "x", "id": 7, "n": 4}, {"note": "z", "id": 8, "n": 4})
+    assert state(target) == {(3, "y", None, True), (7, "x", 4, False), (8, "z", 4, False)}
+    by_note(5, {"note": "w", "id": 7}, {"_op": "delete", "note": "x"})
+    by_both(6, {"note": "x", "id": 7, "n": 6}, {"note": "w", "id": 7, "n": 6})
     found = {(3, "y", None, True), (7, "x", 6, False), (8, "z", 4, False), (7, "w", 6, False)}
-    assert state(by_both) == found
+    assert state(target) == found
 
 
 def state(target: DeltaTarget) -> set[tuple]:
@@ -441,7 +444,7 @@ def test_rows_of_somebody_else(target) -> None:
 
 def test_zero_with_a_sign(tmp_path) -> None:
     """0 and -0 are one key."""
-    target = DeltaTarget(str(tmp_path / "t"), ("id",))
+    target = DeltaTarget(str(tmp_path / "t"))
     schema = source(id=("1", pa.float64()))
     apply(target, schema, 1, {"id": 0.0})
     apply(
@@ -456,6 +459,6 @@ def test_zero_with_a_sign(tmp_path) -> None:
 
 def test_partitions_that_delta_does_not_have(tmp_path) -> None:
     """An empty text in a partition column is refused by name, and not stored as null."""
-    target = DeltaTarget(str(tmp_path / "t"), ("id",), layout=Layout(("note",)))
+    target = DeltaTarget(str(tmp_path / "t"), layout=Layout(("note",)))
     with pytest.raises(ConfigurationError, match="'note'"):
         apply(target, FIRST, 1, {"id": 1, "note": ""})

@@ -31,15 +31,15 @@ META = [
 ]
 
 
-def apply(target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict) -> None:
+def apply(target: DeltaTarget, schema: pa.Schema, lsn: int, *rows: dict, keys=("k",)) -> None:
     """Apply a batch; a row with ``_op`` is another change than an insert."""
     changes = pa.Table.from_pylist(
         [{"_op": "insert", "_commit_lsn": lsn, "_ordinal": at, **row} for at, row in enumerate(rows)],
         pa.schema([*schema, *META]),
     )
     commit = Commit("query", lsn, LSN(lsn))
-    parts = reduce_changes(changes, target.keys, target.mode).parts(1 << 20)
-    target.apply(commit, [Run(target.keys, parts)], schema)
+    parts = reduce_changes(changes, keys, target.mode).parts(1 << 20)
+    target.apply(commit, [Run(keys, parts)], schema)
     target.maintain()
 
 
@@ -61,7 +61,7 @@ def test_long_numbers_are_keys(tmp_path, precision: int, scale: int, value: str,
     """Updates and deletes find rows whose numeric keys a float cannot hold; every other column has statistics."""
     kind = pa.decimal128(precision, scale)
     schema = pa.schema([("k", kind), ("v", pa.int64()), ("t", pa.string()), ("s", pa.struct([("d", kind)]))])
-    target = DeltaTarget(str(tmp_path / "t"), ("k",), mode)
+    target = DeltaTarget(str(tmp_path / "t"), mode)
     apply(
         target,
         schema,
@@ -84,7 +84,7 @@ def test_long_numbers_are_keys(tmp_path, precision: int, scale: int, value: str,
 def test_upkeep_and_truncates_write_exact_statistics(tmp_path) -> None:
     """Compaction, truncates and altered columns leave no rounded statistics either."""
     schema = pa.schema([("k", pa.decimal128(20, 0)), ("v", pa.int32())])
-    target = DeltaTarget(str(tmp_path / "t"), ("k",), upkeep=Upkeep(optimize_every=2))
+    target = DeltaTarget(str(tmp_path / "t"), upkeep=Upkeep(optimize_every=2))
     for lsn in range(1, 6):
         apply(target, schema, lsn, {"k": Decimal(2**64 - lsn), "v": lsn})
     wider = pa.schema([("k", pa.decimal128(22, 2)), ("v", pa.int64())])
@@ -108,7 +108,7 @@ def test_rounded_statistics_of_an_older_table_are_removed(tmp_path) -> None:
             ("k.x", pa.int64()),
         ]
     )
-    target = DeltaTarget(str(tmp_path / "t"), ("k",), layout=Layout(("part", "day")))
+    target = DeltaTarget(str(tmp_path / "t"), layout=Layout(("part", "day")))
     apply(target, schema, 1, {"k": Decimal(1), "part": "p", "n": 1})
     present = pa.schema(DeltaTable(target.target).schema())
     old = [

@@ -57,7 +57,7 @@ def vectors(target: DeltaTarget) -> list[Path]:
 @pytest.fixture
 def marked(tmp_path: Path) -> DeltaTarget:
     """A table of 100 rows, 4 of which changed in two batches, and one of which was deleted."""
-    target = DeltaTarget(str(tmp_path / "t"), ("id",), deletion_vectors=True)
+    target = DeltaTarget(str(tmp_path / "t"), deletion_vectors=True)
     apply(target, 1, range(100), "insert")
     apply(target, 2, (7, 8))
     apply(target, 3, (8, 9, 10))
@@ -79,7 +79,7 @@ def test_our_reader_and_deltalake(marked) -> None:
         step()
         found = QueryBuilder().register("t", DeltaTable(marked.target)).execute("SELECT id, note FROM t")
         assert {row["id"]: row["note"] for row in pa.table(found.read_all()).to_pylist()} == EXPECTED
-        fresh = DeltaTarget(marked.target, ("id",))
+        fresh = DeltaTarget(marked.target)
         assert rows(fresh) == EXPECTED
     apply(fresh, 5, (9,))
     assert rows(fresh) == EXPECTED | {9: "9 5"}
@@ -140,7 +140,7 @@ def test_spark(spark, either) -> None:
 
 def test_marking_begins(tmp_path, monkeypatch) -> None:
     """Files are written again while that is cheap; from the first commit for which it is not, rows are marked."""
-    target = DeltaTarget(str(tmp_path / "t"), ("id",))
+    target = DeltaTarget(str(tmp_path / "t"))
     apply(target, 1, range(100), "insert")
     apply(target, 2, (7,))
     assert not vectors(target)
@@ -151,7 +151,7 @@ def test_marking_begins(tmp_path, monkeypatch) -> None:
     apply(target, 4, (9,))
     assert len(vectors(target)) == 2
     assert len(rows(target)) == 100
-    never = DeltaTarget(target.target, ("id",), deletion_vectors=False)
+    never = DeltaTarget(target.target, deletion_vectors=False)
     apply(never, 5, (10,))
     assert len(vectors(target)) == 2
     assert len(rows(target)) == 100
@@ -167,7 +167,7 @@ def test_a_file_without_rows_is_removed(marked) -> None:
 def test_upkeep(tmp_path) -> None:
     """A file with many deleted rows is written again; vectors that no version needs any longer are deleted, and only those."""
     upkeep = Upkeep(optimize_every=4, vacuum_every=4, retain=timedelta())
-    target = DeltaTarget(str(tmp_path / "t"), ("id",), upkeep=upkeep, deletion_vectors=True)
+    target = DeltaTarget(str(tmp_path / "t"), upkeep=upkeep, deletion_vectors=True)
     apply(target, 0, range(100), "insert")
     for lsn in (1, 2, 3, 4):
         apply(target, lsn, range(lsn, 50))
@@ -213,7 +213,7 @@ def test_a_damaged_vector(marked) -> None:
 
 def test_a_checkpoint(tmp_path) -> None:
     """A log that begins with a checkpoint has the same rows, partitions and batches."""
-    target = DeltaTarget(str(tmp_path / "t"), ("id",), deletion_vectors=True)
+    target = DeltaTarget(str(tmp_path / "t"), deletion_vectors=True)
     for lsn in range(1, 6):
         apply(target, lsn, range(lsn + 3), "update")
     DeltaTable(target.target).create_checkpoint()
@@ -222,7 +222,7 @@ def test_a_checkpoint(tmp_path) -> None:
     for path in log.glob("*.json"):
         if re.fullmatch(r"0{19}[0-3]\.json", path.name):
             path.unlink()
-    fresh = DeltaTarget(target.target, ("id",))
+    fresh = DeltaTarget(target.target)
     assert rows(fresh) == expected
     assert fresh.applied("query", 5)
     assert not fresh.applied("query", 6)

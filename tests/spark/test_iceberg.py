@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -43,7 +44,7 @@ def lake(tmp_path: Path, monkeypatch):
     catalog.close()
 
 
-def apply(target, lsn: int, *changes: tuple, schema=SOURCE, defaults=None) -> None:
+def apply(target, lsn: int, *changes: tuple, schema=SOURCE, defaults=None, keys=("id",)) -> None:
     """Apply changes as tuples: op, unsent columns, and values."""
     rows = [
         {"_op": op, "_commit_lsn": lsn, "_ordinal": number, "_unchanged": unsent or None, **values}
@@ -53,8 +54,8 @@ def apply(target, lsn: int, *changes: tuple, schema=SOURCE, defaults=None) -> No
         if row["_op"] == "insert" and row["_unchanged"]:
             row["_ordinal"] = before["_ordinal"]
     table = pa.Table.from_pylist(rows, pa.schema([*schema, *META]))
-    reduced = reduce_changes(table, target.keys, target.mode)
-    run = Run(target.keys, reduced.parts(100), reduced.truncates)
+    reduced = reduce_changes(table, keys, target.mode)
+    run = Run(keys, reduced.parts(100), reduced.truncates)
     target.apply(Commit("query", lsn, LSN(lsn)), [run], schema, defaults)
 
 
@@ -109,7 +110,7 @@ def plant(target, key: int) -> None:
 
 def test_history_of_a_longer_batch(lake) -> None:
     """If a batch is planned again with a later end, a row version that its first attempt wrote ends there."""
-    target = lake.table(("public", "t"), ("id",), "history")
+    target = lake.table(("public", "t"), "history")
     first = ("insert", [], {"id": 1, "note": "a", "n": 1})
     apply(target, 10, first)
     apply(target, 10, first, ("update", [], {"id": 1, "note": "b", "n": 1}))
@@ -119,21 +120,22 @@ def test_history_of_a_longer_batch(lake) -> None:
 
 def test_soft_deletes_under_another_key(lake) -> None:
     """After a change of the key columns, a table still has one row for each key: the live one, or else the last deleted one."""
+    target = lake.table(("public", "t"), "soft_delete")
     by_id, by_note, by_both = (
-        lake.table(("public", "t"), keys, "soft_delete") for keys in (("id",), ("note",), ("id", "note"))
+        partial(apply, target, keys=keys) for keys in (("id",), ("note",), ("id", "note"))
     )
-    apply(by_id, 1, *(("insert", [], {"id": number, "note": note}) for number, note in enumerate("xxyyz")))
-    apply(by_id, 2, *(("delete", [], {"id": number}) for number in range(5)))
-    apply(by_id, 3, ("insert", [], {"id": 7, "note": "x"}))
+    by_id(1, *(("insert", [], {"id": number, "note": note}) for number, note in enumerate("xxyyz")))
+    by_id(2, *(("delete", [], {"id": number}) for number in range(5)))
+    by_id(3, ("insert", [], {"id": 7, "note": "x"}))
     changes = [("update", [], {"note": "x", "id": 7, "n": 4}), ("insert", [], {"note": "z", "id": 8, "n": 4})]
-    apply(by_note, 4, *changes)
-    assert [(row["id"], row["note"], row["n"], row["_deleted"]) for row in rows(by_note)] == [
+    by_note(4, *changes)
+    assert [(row["id"], row["note"], row["n"], row["_deleted"]) for row in rows(target)] == [
         (3, "y", None, True),
         (7, "x", 4, False),
         (8, "z", 4, False),
     ]
-    apply(by_both, 6, ("delete", [], {"note": "x", "id": 7}), ("insert", [], {"note": "y", "id": 8, "n": 6}))
-    assert [(row["id"], row["note"], row["n"], row["_deleted"]) for row in rows(by_both)] == [
+    by_both(6, ("delete", [], {"note": "x", "id": 7}), ("insert", [], {"note": "y", "id": 8, "n": 6}))
+    assert [(row["id"], row["note"], row["n"], row["_deleted"]) for row in rows(target)] == [
         (3, "y", None, True),
         (7, "x", 4, True),
         (8, "y", 6, False),
@@ -143,21 +145,20 @@ def test_soft_deletes_under_another_key(lake) -> None:
 
 def test_a_move_under_another_key(lake) -> None:
     """An unsent value is taken from the row that moves, and not from a deleted row with the same key."""
-    by_id, by_note = (lake.table(("public", "t"), keys, "soft_delete") for keys in (("id",), ("note",)))
-    apply(by_id, 1, *(("insert", [], {"id": number, "note": "x", "n": number}) for number in (1, 2)))
-    apply(by_id, 2, ("delete", [], {"id": 1}))
-    apply(by_id, 3, ("insert", [], {"id": 7, "note": "x", "n": 7}))
-    apply(by_id, 4, ("delete", [], {"id": 2}))
-    apply(by_note, 5, ("delete", [], {"note": "x"}), ("insert", ["n"], {"id": 7, "note": "y"}))
-    assert [row["n"] for row in rows(by_note) if not row["_deleted"]] == [7]
+    target = lake.table(("public", "t"), "soft_delete")
+    by_id, by_note = (partial(apply, target, keys=keys) for keys in (("id",), ("note",)))
+    by_id(1, *(("insert", [], {"id": number, "note": "x", "n": number}) for number in (1, 2)))
+    by_id(2, ("delete", [], {"id": 1}))
+    by_id(3, ("insert", [], {"id": 7, "note": "x", "n": 7}))
+    by_id(4, ("delete", [], {"id": 2}))
+    by_note(5, ("delete", [], {"note": "x"}), ("insert", ["n"], {"id": 7, "note": "y"}))
+    assert [row["n"] for row in rows(target) if not row["_deleted"]] == [7]
 
 
 def test_modes(lake) -> None:
     """Deletes, moves, unsent values and truncates give the rows of each mode; a repeated batch changes nothing."""
-    targets = {
-        mode: lake.table(("public", mode), ("id",), mode) for mode in ("current", "soft_delete", "history")
-    }
-    log = lake.table(("public", "log"), (), "changelog")
+    targets = {mode: lake.table(("public", mode), mode) for mode in ("current", "soft_delete", "history")}
+    log = lake.table(("public", "log"), "changelog")
     for lsn, batch in enumerate(BATCHES, start=10):
         for target in (*targets.values(), log):
             apply(target, lsn, *batch)
@@ -186,7 +187,7 @@ def test_modes(lake) -> None:
 
 def test_a_batch_is_one_commit(lake, monkeypatch) -> None:
     """Readers see nothing of a batch of several parts until all of it is merged; a part that fails leaves nothing."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     apply(target, 1, *BATCHES[0])
     before, apply_part, seen = rows(target), merge._Merge.apply, []
     files = set(data_files(target))
@@ -215,7 +216,7 @@ def test_a_truncate_of_many_rows(lake) -> None:
     """A truncate reaches rows of other writers, too; rows that it keeps in soft_delete and history are rewritten in pieces."""
     everything = [("insert", [], {"id": number, "note": "x", "n": 0}) for number in range(9)]
     for mode in ("current", "soft_delete", "history"):
-        target = lake.table(("public", mode), ("id",), mode)
+        target = lake.table(("public", mode), mode)
         apply(target, 5, *everything[:6])
         table = target._open()
         other = dict.fromkeys(table.schema().as_arrow().names) | {"id": 99, "_is_current": True}
@@ -244,11 +245,10 @@ def test_a_key_that_is_renamed_and_changes(lake) -> None:
             ]
         )
 
-    first = lake.table(("public", "t"), ("id",))
-    apply(first, 1, ("insert", [], {"id": 1, "note": "kept", "n": 1}), schema=source("id"))
-    target = lake.table(("public", "t"), ("key",))
+    target = lake.table(("public", "t"))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "kept", "n": 1}), schema=source("id"))
     moved = (("delete", [], {"key": 1}), ("insert", ["note"], {"key": 2, "n": 2}))
-    apply(target, 2, *moved, schema=source("key"))
+    apply(target, 2, *moved, schema=source("key"), keys=("key",))
     assert rows(target) == [{"key": 2, "note": "kept", "n": 2}]
 
 
@@ -264,7 +264,7 @@ def test_many_batches(lake, monkeypatch) -> None:
 
     monkeypatch.setattr(table, "update_table_metadata", counted)
     monkeypatch.setattr(catalog, "update_table_metadata", counted)
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     for number in range(1, 13):
         calls.clear()
         apply(target, number, ("update", [], {"id": number % 5, "note": "x", "n": number}))
@@ -280,7 +280,7 @@ def test_a_catalog_that_fails(lake, monkeypatch) -> None:
     from pyiceberg.exceptions import CommitFailedException, ServiceUnavailableError
     from sqlalchemy.exc import OperationalError
 
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     catalog = target._catalog
     apply(target, 1, *BATCHES[0])
     for error in (
@@ -298,7 +298,7 @@ def test_a_catalog_that_fails(lake, monkeypatch) -> None:
 
 def test_a_catalog_that_pyiceberg_only_reads(lake, monkeypatch) -> None:
     """DynamoDB's and BigQuery's catalogs do not implement commits."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     monkeypatch.setattr(target._catalog, "commit_table", raising(NotImplementedError()))
     with pytest.raises(ConfigurationError, match=r"mirror_public\.t cannot be written: .* SqlCatalog\. Use "):
         apply(target, 1, *BATCHES[0])
@@ -313,7 +313,7 @@ def raising(error: Exception):
 
 def test_columns_follow_the_source(lake) -> None:
     """Columns are added with their defaults, widened, and swap names, in a partitioned table."""
-    target = lake.table(("public", "t"), ("id",), layout=Layout(partition_by=("note",)))
+    target = lake.table(("public", "t"), layout=Layout(partition_by=("note",)))
     first = source(id=("1", pa.int32()), note=("2", pa.string()), other=("3", pa.string()))
     apply(target, 1, ("insert", [], {"id": 1, "note": "a", "other": "b"}), schema=first)
     second = source(
@@ -336,7 +336,7 @@ def test_columns_follow_the_source(lake) -> None:
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_infinite_keys(lake, kind) -> None:
     """Infinite numbers are keys like others, and 0 and -0 are one key."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     schema = pa.schema([("id", kind), ("note", pa.string())])
     keys = (float("inf"), float("-inf"), 0.0, 1.5)
     apply(target, 1, *(("insert", [], {"id": key, "note": "one"}) for key in keys), schema=schema)
@@ -368,9 +368,9 @@ def test_dates_that_python_does_not_have(lake, tmp_path, format_, name, mode) ->
     """Such dates are keys and values: rows are changed, moved with unsent values, and deleted, also after a rename."""
     kind, *far = FAR[name]
     keys = ("k",)
-    target = lake.table(("public", "t"), keys, mode)
+    target = lake.table(("public", "t"), mode)
     if format_ == "delta":
-        target = DeltaTarget(str(tmp_path / "delta"), keys, mode)
+        target = DeltaTarget(str(tmp_path / "delta"), mode)
     number = pa.int32() if name == "date" else pa.int64()
 
     def batch(lsn: int, column: str, *changes: tuple) -> None:
@@ -415,7 +415,7 @@ def test_dates_that_python_does_not_have(lake, tmp_path, format_, name, mode) ->
 
 def test_a_partition_that_python_does_not_have(lake) -> None:
     """A date outside Python's years in a partition column is refused by name."""
-    target = lake.table(("public", "t"), ("id",), layout=Layout(("day",)))
+    target = lake.table(("public", "t"), layout=Layout(("day",)))
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
     meta = [pa.nulls(1, kind) for _, kind in META[3:]]
     day = pa.array([3672879], pa.int32()).cast(pa.date32())
@@ -434,8 +434,8 @@ def test_two_processes_with_one_batch(lake, monkeypatch) -> None:
 
     from aiorepl.spark.lake.iceberg import IcebergLake
 
-    one = lake.table(("public", "t"), ("id",), "changelog")
-    other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), ("id",), "changelog")
+    one = lake.table(("public", "t"), "changelog")
+    other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), "changelog")
 
     original = Table._do_commit
 
@@ -455,8 +455,8 @@ def test_two_processes_that_create_one_table(lake, monkeypatch) -> None:
     """The process whose catalog finds the other's table at the last moment is refused, and succeeds when it applies the batch again."""
     from aiorepl.spark.lake.iceberg import IcebergLake
 
-    one = lake.table(("public", "t"), ("id",))
-    other = IcebergLake(one._catalog, "mirror_").table(("public", "t"), ("id",))
+    one = lake.table(("public", "t"))
+    other = IcebergLake(one._catalog, "mirror_").table(("public", "t"))
     original = one._catalog._write_metadata
 
     def write(**named) -> None:
@@ -473,7 +473,7 @@ def test_two_processes_that_create_one_table(lake, monkeypatch) -> None:
 
 def test_lost_files(lake, tmp_path) -> None:
     """If another program has deleted or cut files, the errors name the table and the file, and say what to do."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     apply(target, 1, ("insert", [], {"id": 1, "note": "one"}), schema=NARROW)
     (data,) = tmp_path.rglob("*.parquet")
     kept = data.read_bytes()
@@ -500,7 +500,7 @@ def test_lost_files(lake, tmp_path) -> None:
 
 def test_a_batch_creates_the_table(lake, monkeypatch) -> None:
     """A table is created by its first batch: if this fails, there is no table; a batch may also change columns and rows at once."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(merge._Merge, "apply", raising(KeyboardInterrupt()))
         apply(target, 1, ("insert", [], {"id": 1}), schema=NARROW)
@@ -518,7 +518,7 @@ def test_a_batch_creates_the_table(lake, monkeypatch) -> None:
 
 def test_a_table_that_was_rolled_back(lake) -> None:
     """A table that was rolled back is refused, because it lacks batches. Expired snapshots do not hide a rollback, and are none."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     for number in (1, 2, 3):
         apply(target, number, ("insert", [], {"id": number, "note": "x"}), schema=NARROW)
     first, second, third = (each.snapshot_id for each in target._open().metadata.snapshots)
@@ -537,7 +537,7 @@ def test_a_table_that_was_rolled_back(lake) -> None:
 
 def test_a_batch_that_a_tag_keeps(lake) -> None:
     """A tag keeps the snapshot of the last batch, and later snapshots expire: the table was not rolled back."""
-    target = lake.table(("public", "t"), ("id",))
+    target = lake.table(("public", "t"))
     apply(target, 1, ("insert", [], {"id": 1, "note": "x"}), schema=NARROW)
     batch = target._open().current_snapshot().snapshot_id
     target._open().manage_snapshots().create_tag(batch, "kept").commit()

@@ -51,7 +51,7 @@ def opened(
         catalog.create_table(
             "n.t", columns, properties={name.replace("_", "-"): value for name, value in properties.items()}
         )
-    return IcebergTarget(catalog, ("n", "t"), ("id",), "current", layout, upkeep=upkeep)
+    return IcebergTarget(catalog, ("n", "t"), "current", layout, upkeep=upkeep)
 
 
 def apply(

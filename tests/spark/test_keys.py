@@ -87,9 +87,9 @@ def test_few_rows_are_candidates() -> None:
 def target(request, tmp_path):
     """An empty table whose rows are marked."""
     if request.param == "delta":
-        return DeltaTarget(str(tmp_path / "lake"), ("id",), deletion_vectors=True)
+        return DeltaTarget(str(tmp_path / "lake"), deletion_vectors=True)
     catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}")
-    return IcebergLake(catalog).table(("public", "t"), ("id",))
+    return IcebergLake(catalog).table(("public", "t"))
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)

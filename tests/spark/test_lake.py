@@ -221,9 +221,9 @@ class MortalIceberg(IcebergTarget):
 
 def mortal(folder: str, kind: str, mode: Any) -> MortalDelta | MortalIceberg:
     if kind != "iceberg":
-        return MortalDelta(f"{folder}/t", KEYS, mode, deletion_vectors=kind == "delta with vectors")
+        return MortalDelta(f"{folder}/t", mode, deletion_vectors=kind == "delta with vectors")
     catalog = SqlCatalog("c", uri=f"sqlite:///{folder}/catalog", warehouse=f"file://{folder}")
-    return MortalIceberg(catalog, ("n", "t"), KEYS, mode)
+    return MortalIceberg(catalog, ("n", "t"), mode)
 
 
 def rows_of(target: MortalDelta | MortalIceberg) -> list[dict[str, Any]]:
@@ -274,7 +274,7 @@ def test_structs_and_far_dates(tmp_path) -> None:
     """Attributes that are added to a composite reach the target, also beside dates that Python does not have."""
     far, old = 3_789_391, pa.struct([("a", pa.int32())])
     new = pa.struct([("a", pa.int32()), ("b", pa.struct([("z", pa.string())]))])
-    target = DeltaTarget(str(tmp_path / "t"), ("id",))
+    target = DeltaTarget(str(tmp_path / "t"))
 
     def apply(number: int, kind: pa.DataType, *rows: tuple[Any, ...]) -> None:
         source = pa.schema([("id", pa.int32()), ("c", kind), ("x", pa.string()), ("d", pa.date32())])

@@ -746,7 +746,7 @@ def contents(lake: Any, mode: Any) -> dict[str, list[str]]:
     """The rows of two tables."""
     found = {}
     for name in "tu":
-        rows = lake.table(("public", name), ("id",), mode).newest()
+        rows = lake.table(("public", name), mode).newest()
         batches = rows.batches(rows.schema().names)
         found[name] = sorted(str(row) for batch in batches for row in batch.to_pylist())
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from copy import copy
 from typing import Any
 
 import pyarrow as pa
@@ -82,7 +83,7 @@ def content(table: Target) -> list[tuple[Any, ...]]:
 def test_rows_without_a_source(lake, mode):
     """They are deleted as the mode deletes rows. A row that has changed since stays, and the table's position, too."""
     made, _ = lake
-    table = made.table(("public", "t"), (), mode)
+    table = made.table(("public", "t"), mode)
     apply(table, 1, *[("insert", k, "a", k, 100) for k in range(5)], ("insert", 1, "b", 7, 100))
     apply(table, 2, ("update", 3, "a", 30, 200))
     before = list(table.versions())
@@ -104,7 +105,7 @@ def test_rows_without_a_source(lake, mode):
 def test_a_key_that_is_there_twice(lake, mode, second):
     """A row of a snapshot replaces all rows of its key, a delete removes them all."""
     made, append = lake
-    table = made.table(("public", "t"), (), mode)
+    table = made.table(("public", "t"), mode)
     apply(table, 1, *[("insert", k, "a", k, 100) for k in range(7)])
     twice = changes(("insert", 5, "a", second, 100), ("insert", 6, "a", second, 100))
     rows = twice.select([*SOURCE.names, "_commit_lsn", "_ordinal"])
@@ -134,7 +135,8 @@ def test_keys_that_no_change_has(lake):
 def test_another_commit_comes_first(lake):
     """Rows are found again in the version that another program has made meanwhile."""
     made, _ = lake
-    table, other = made.table(("public", "t")), made.table(("public", "t"), ("k",))
+    table = made.table(("public", "t"))
+    other = copy(table)
     apply(table, 1, ("insert", 1, "a", 1, 100), ("insert", 2, "a", 2, 100))
     run = removal(table.newest().schema(), keys_of((1, "a"), (2, "a")), "current", LSN(200))
     (part,) = run.parts

@@ -346,7 +346,7 @@ def test_an_iceberg_table(spark, database, slot_name, tmp_path, monkeypatch) -> 
         f"SELECT pg_create_logical_replication_slot('{slot_name}', 'pgoutput')",
     )
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}")
-    target = IcebergLake(catalog).table(("public", "t"), ("id",))
+    target = IcebergLake(catalog).table(("public", "t"))
     source = pa.schema(
         [
             ("id", pa.int32()),

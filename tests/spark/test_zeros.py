@@ -29,15 +29,17 @@ META = [
 
 @pytest.fixture(params=["delta", "iceberg"])
 def table(request, tmp_path: Path) -> Callable[..., Any]:
-    """Return a function that opens the table with a key and a mode."""
+    """Return a function that opens the table with a mode."""
     if request.param == "delta":
-        return lambda keys, mode: DeltaTarget(str(tmp_path / "t"), keys, mode)
+        return lambda mode: DeltaTarget(str(tmp_path / "t"), mode)
     catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}")
     lake = IcebergLake(catalog)
-    return lambda keys, mode: lake.table(("n", "t"), keys, mode)
+    return lambda mode: lake.table(("n", "t"), mode)
 
 
-def apply(target: Any, kind: pa.DataType, lsn: int, *changes: tuple[str, list[str], dict[str, Any]]) -> None:
+def apply(
+    target: Any, key: str, kind: pa.DataType, lsn: int, *changes: tuple[str, list[str], dict[str, Any]]
+) -> None:
     schema = pa.schema([("id", pa.int32()), ("f", kind), ("note", pa.string())])
     rows = [
         {"_op": op, "_commit_lsn": lsn, "_ordinal": number, "_unchanged": unsent or None, **values}
@@ -47,8 +49,8 @@ def apply(target: Any, kind: pa.DataType, lsn: int, *changes: tuple[str, list[st
         if row["_op"] == "insert" and row["_unchanged"]:
             row["_ordinal"] = before["_ordinal"]
     given = pa.Table.from_pylist(rows, pa.schema([*schema, *META]))
-    reduced = reduce_changes(given, target.keys, target.mode)
-    target.apply(Commit("query", lsn, LSN(lsn)), [Run(target.keys, reduced.parts(2**20), ())], schema)
+    reduced = reduce_changes(given, (key,), target.mode)
+    target.apply(Commit("query", lsn, LSN(lsn)), [Run((key,), reduced.parts(2**20), ())], schema)
 
 
 def rows(target: Any) -> list[dict[str, Any]]:
@@ -66,42 +68,49 @@ def rows(target: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_a_column_becomes_the_key(table, kind, mode) -> None:
     """A column that had -0 as a value becomes the key: the rows are changed, moved and deleted."""
-    before, after = table(("id",), mode), table(("f",), mode)
+    target = table(mode)
     values = {1: -0.0, 2: 1.5}
-    apply(before, kind, 1, *(("insert", [], {"id": key, "f": f, "note": "a"}) for key, f in values.items()))
-    apply(after, kind, 2, ("update", ["note"], {"id": 3, "f": -0.0}))
+    apply(
+        target,
+        "id",
+        kind,
+        1,
+        *(("insert", [], {"id": key, "f": f, "note": "a"}) for key, f in values.items()),
+    )
+    apply(target, "f", kind, 2, ("update", ["note"], {"id": 3, "f": -0.0}))
 
     def live() -> dict[float, tuple[int, str]]:
-        found = (row for row in rows(after) if row.get("_is_current", True) and not row.get("_deleted"))
+        found = (row for row in rows(target) if row.get("_is_current", True) and not row.get("_deleted"))
         return {row["f"]: (row["id"], row["note"]) for row in found}
 
     assert live() == {0.0: (3, "a"), 1.5: (2, "a")}
-    apply(after, kind, 3, ("delete", [], {"f": 1.5}))
+    apply(target, "f", kind, 3, ("delete", [], {"f": 1.5}))
     assert live() == {0.0: (3, "a")}
 
 
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
 def test_a_move_from_zero(table, kind) -> None:
     """A row whose column was -0 before the column was the key moves with its value that was not sent."""
-    before, after = table(("id",), "current"), table(("f",), "current")
-    apply(before, kind, 1, ("insert", [], {"id": 1, "f": -0.0, "note": "kept"}))
-    apply(after, kind, 2, ("delete", [], {"f": -0.0}), ("insert", ["note"], {"id": 1, "f": 2.5}))
-    assert rows(after) == [{"id": 1, "f": 2.5, "note": "kept"}]
+    target = table("current")
+    apply(target, "id", kind, 1, ("insert", [], {"id": 1, "f": -0.0, "note": "kept"}))
+    apply(target, "f", kind, 2, ("delete", [], {"f": -0.0}), ("insert", ["note"], {"id": 1, "f": 2.5}))
+    assert rows(target) == [{"id": 1, "f": 2.5, "note": "kept"}]
 
 
 def test_soft_deleted_rows(table) -> None:
     """After a change of the key, one deleted row is left of 0 and -0."""
-    before, after = table(("id",), "soft_delete"), table(("f",), "soft_delete")
+    target = table("soft_delete")
     kind = pa.float64()
     apply(
-        before,
+        target,
+        "id",
         kind,
         1,
         *(("insert", [], {"id": key, "f": f, "note": "a"}) for key, f in ((1, 0.0), (2, -0.0), (3, 4.0))),
     )
-    apply(before, kind, 2, *(("delete", [], {"id": key}) for key in (1, 2)))
-    apply(after, kind, 3, ("update", [], {"id": 3, "f": 4.0, "note": "b"}))
-    assert sorted((row["f"], row["_deleted"]) for row in rows(after)) == [(0.0, True), (4.0, False)]
+    apply(target, "id", kind, 2, *(("delete", [], {"id": key}) for key in (1, 2)))
+    apply(target, "f", kind, 3, ("update", [], {"id": 3, "f": 4.0, "note": "b"}))
+    assert sorted((row["f"], row["_deleted"]) for row in rows(target)) == [(0.0, True), (4.0, False)]
 
 
 def test_routes() -> None:

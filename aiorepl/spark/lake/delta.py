@@ -70,21 +70,19 @@ class DeltaLake:
     def table(
         self,
         name: tuple[str, str],
-        keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> DeltaTarget:
         """Return the target of a source table, without creating it. The same arguments give the same object."""
         target = DeltaTarget(
             "/".join((self._root, *map(folder_name, name))),
-            keys,
             mode,
             layout,
             storage=self._storage,
             upkeep=self._upkeep,
             deletion_vectors=self._vectors,
         )
-        return self._targets.setdefault((name, keys, mode, layout), target)
+        return self._targets.setdefault((name, mode, layout), target)
 
 
 @checked("DeltaTarget")
@@ -92,7 +90,6 @@ class DeltaTarget:
     """The Delta table at ``target``.
 
     :param target: the table's path or URI.
-    :param keys: the columns that identify a row.
     :param deletion_vectors: whether rows that change are marked in deletion vectors, or their files are written again. ``auto``
         begins to mark rows with the first commit that would write more than 64 MiB again. pyarrow's datasets of deltalake cannot
         read tables with vectors; Spark, DuckDB, polars and deltalake's ``QueryBuilder`` can.
@@ -101,7 +98,6 @@ class DeltaTarget:
     def __init__(
         self,
         target: str | os.PathLike[str],
-        keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
         *,
@@ -110,7 +106,6 @@ class DeltaTarget:
         deletion_vectors: DeletionVectors = "auto",
     ) -> None:
         self.target = os.fspath(target)
-        self.keys = keys
         self.mode: Mode = mode
         self._layout = layout
         self._folder = DeltaFolder(self.target.rstrip("/"), None if storage is None else dict(storage))

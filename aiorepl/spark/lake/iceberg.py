@@ -86,14 +86,13 @@ class IcebergLake:
     def table(
         self,
         name: tuple[str, str],
-        keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> IcebergTarget:
         """Return the target of a source table, without creating it. The same arguments give the same object."""
         identifier = (self._prefix + name[0], name[1])
-        target = IcebergTarget(self._catalog(), identifier, keys, mode, layout, upkeep=self._upkeep)
-        return self._targets.setdefault((name, keys, mode, layout), target)
+        target = IcebergTarget(self._catalog(), identifier, mode, layout, upkeep=self._upkeep)
+        return self._targets.setdefault((name, mode, layout), target)
 
     def require_packages(self) -> None:
         """Open the catalog, to learn whether all of its packages are installed.
@@ -121,16 +120,12 @@ class IcebergLake:
 
 @checked("IcebergTarget")
 class IcebergTarget:
-    """The Iceberg table ``identifier`` of a catalog. Its files cannot be clustered.
-
-    :param keys: the columns that identify a row.
-    """
+    """The Iceberg table ``identifier`` of a catalog. Its files cannot be clustered."""
 
     def __init__(
         self,
         catalog: Catalog,
         identifier: tuple[str, str],
-        keys: tuple[str, ...],
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
         *,
@@ -138,7 +133,6 @@ class IcebergTarget:
     ) -> None:
         self.identifier = identifier
         self._name = ".".join(identifier)
-        self.keys = keys
         self._catalog = catalog
         self.mode: Mode = mode
         self._layout = layout

@@ -197,7 +197,7 @@ class TableUnavailable(SinkError):
 
 @runtime_checkable
 class Target(Protocol):
-    """A table of a lake, with its keys and its mode. Has one writer at a time, in one thread."""
+    """A table of a lake, with its mode. Has one writer at a time, in one thread."""
 
     @property
     def mode(self) -> Mode:
@@ -263,14 +263,12 @@ class Lake(Protocol):
     def table(
         self,
         name: tuple[str, str],
-        keys: tuple[str, ...] = (),
         mode: Mode = "current",
         layout: Layout = DEFAULT_LAYOUT,
     ) -> Target:
         """Return the target of a source table, without creating it.
 
         :param name: the source table's schema and name.
-        :param keys: the columns that identify a row; not needed in the mode changelog.
         """
 
 

@@ -85,7 +85,7 @@ def apply_changes(
     :param df: changes of one table, from ``format("aiorepl")`` with the option ``table``; it may be filtered or have
         additional columns. Under replica identity FULL, set the option ``keys`` as well; otherwise a changed key leaves the
         old row in the mirror.
-    :param target: the Delta table's path or URI; or a table of ``aiorepl.spark.lake``, made with the same keys and with its mode.
+    :param target: the Delta table's path or URI; or a table of ``aiorepl.spark.lake``, made with its mode.
     :param keys: the columns that identify a row; their values must not be null.
     :param mode: ``current``, ``history``, ``soft_delete`` or ``changelog``.
     :param checkpoint: the folder of the query's checkpoint; the default is ``_checkpoint`` in the target.
@@ -106,7 +106,6 @@ def apply_changes(
     if isinstance(target, str | os.PathLike):
         target = DeltaTarget(
             os.fspath(target).rstrip("/"),
-            tuple(keys),
             mode,
             Layout(tuple(partition_by), tuple(cluster_by)),
             storage=storage_options,

@@ -227,7 +227,7 @@ class MirroredTables:
         :param mode: which rows the table has.
         """
         found = next(each for each in self._require().tables if str(each) == table)
-        return self._lake.table((found.schema, found.name), (), mode)
+        return self._lake.table((found.schema, found.name), mode)
 
     def _versions(self, state: SavedState) -> dict[TableName, Iterator[TargetVersion]]:
         tables = sorted(state.tables.keys() - state.aside.keys())
@@ -251,7 +251,7 @@ class MirroredTables:
         self._file.save(state.beginning_again(found))
 
     def _target(self, table: TableName) -> Target:
-        return self._lake.table((table.schema, table.name), ())
+        return self._lake.table((table.schema, table.name))
 
 
 def _reached(until: int | None, time: datetime) -> bool:

@@ -207,7 +207,7 @@ class TableWriter:
         return mode == "changelog" and {*layout.partition_by, *layout.cluster_by} <= {*common.schema.names}
 
     def _target(self, table: TableName, mode: Mode) -> Target:
-        return self._lake.table((table.schema, table.name), (), mode, self.settings.layout_of(table))
+        return self._lake.table((table.schema, table.name), mode, self.settings.layout_of(table))
 
     def _runs(
         self, table: TableName, files: Sequence[StagedFile], common: Common, mode: Mode

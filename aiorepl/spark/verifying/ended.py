@@ -191,7 +191,7 @@ def replay(
     lake = open_lake(folder)
     writer = TableWriter(lake, mirror.settings, journal, plan.staging, large)
     writer.write(table, files, Commit("replay", 0, end), None)
-    newest = lake.table((table.schema, table.name), (), mode).newest()
+    newest = lake.table((table.schema, table.name), mode).newest()
     if newest is None:
         return None
     if mode_of(newest.schema().names) != mode:
