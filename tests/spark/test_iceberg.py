@@ -11,7 +11,7 @@ import pytest
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
-from aiorepl.spark.lake import merge
+from aiorepl.spark.lake import iceberg, merge
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.table import Commit, Layout, Run, TableUnavailable, Truncate
 from aiorepl.spark.mirroring.reduction import reduce_changes
@@ -535,8 +535,10 @@ def test_a_table_that_was_rolled_back(lake) -> None:
     assert target.applied("query", 3)
 
 
-def test_a_batch_that_a_tag_keeps(lake) -> None:
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_batch_that_a_tag_keeps(lake, monkeypatch, version) -> None:
     """A tag keeps the snapshot of the last batch, and later snapshots expire: the table was not rolled back."""
+    monkeypatch.setitem(iceberg._TABLE_PROPERTIES, "format-version", version)
     target = lake.table(("public", "t"))
     apply(target, 1, ("insert", [], {"id": 1, "note": "x"}), schema=NARROW)
     batch = target._open().current_snapshot().snapshot_id
@@ -546,6 +548,43 @@ def test_a_batch_that_a_tag_keeps(lake) -> None:
     between = [each.snapshot_id for each in target._open().snapshots()][1:-1]
     target._open().maintenance.expire_snapshots().by_ids(between).commit()
     assert target._open().current_snapshot().parent_snapshot_id is None
+    assert target._open().metadata.format_version == int(version)
     assert target.applied("query", 1)
     apply(target, 2, ("delete", [], {"id": 7}), ("insert", [], {"id": 2, "note": "x"}), schema=NARROW)
     assert [row["id"] for row in rows(target)] == [1, 2, 8, 9]
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_a_table_that_was_rolled_back_to_expired_snapshots(lake, monkeypatch, version) -> None:
+    """A rollback is found without the snapshot to which the table went back."""
+    monkeypatch.setitem(iceberg._TABLE_PROPERTIES, "format-version", version)
+    target = lake.table(("public", "t"))
+    for number in (1, 2):
+        apply(target, number, ("insert", [], {"id": number, "note": "x"}), schema=NARROW)
+    first, second = (each.snapshot_id for each in target._open().snapshots())
+    target._open().manage_snapshots().create_tag(second, "kept").commit()
+    target._open().manage_snapshots().rollback_to_snapshot(first).commit()
+    plant(target, 9)
+    target._open().maintenance.expire_snapshots().by_id(first).commit()
+    for number in (2, 3):
+        with pytest.raises(ConfigurationError, match=r"public\.t was rolled back"):
+            target.applied("query", number)
+
+
+@pytest.mark.parametrize("planted", [False, True])
+def test_a_table_that_was_created_again(lake, planted) -> None:
+    """A table that was dropped and created again, also with its properties and a snapshot, is refused."""
+    target = lake.table(("public", "t"))
+    apply(target, 1, ("insert", [], {"id": 1, "note": "x"}), schema=NARROW)
+    columns, properties = target._open().schema(), target._open().properties
+    target._catalog.drop_table(target.identifier)
+    target._catalog.create_table(target.identifier, columns, properties=properties)
+    if planted:
+        plant(target, 9)
+        assert target._open().current_snapshot().parent_snapshot_id is None
+    for number in (1, 2):
+        with pytest.raises(ConfigurationError, match=r"has replaced the Iceberg table mirror_public\.t"):
+            target.applied("query", number)
+    target._catalog.drop_table(target.identifier)
+    target._catalog.create_table(target.identifier, columns)
+    assert not target.applied("query", 1)

@@ -772,6 +772,52 @@ def test_restored_table(lake, journal) -> None:
     assert sorted(mirror.rows("t")) == [1, 2, 3]
 
 
+def recreated_delta(lake: Any) -> None:
+    target = lake.table(("public", "t")).target
+    DeltaTable.create(target, DeltaTable(target).schema(), mode="overwrite")
+
+
+def deleted_delta(lake: Any) -> None:
+    target = lake.table(("public", "t")).target
+    columns = DeltaTable(target).schema()
+    shutil.rmtree(target)
+    DeltaTable.create(target, columns)
+
+
+def recreated_iceberg(lake: Any) -> None:
+    table = lake.table(("public", "t"))
+    columns, properties = table._open().schema(), table._open().properties
+    table._catalog.drop_table(table.identifier)
+    table._catalog.create_table(table.identifier, columns, properties=properties)
+
+
+def deleted_iceberg(lake: Any) -> None:
+    table = lake.table(("public", "t"))
+    columns = table._open().schema()
+    table._catalog.drop_table(table.identifier)
+    table._catalog.create_table(table.identifier, columns)
+
+
+@pytest.mark.parametrize("replace_", [recreated_delta, deleted_delta, recreated_iceberg, deleted_iceberg])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_replaced_table(lake, journal, tmp_path, replace_, restarted) -> None:
+    """A target that was dropped and created again, with or without its properties and identifiers, is refused by name and not written."""
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/warehouse")
+    (tmp_path / "warehouse").mkdir()
+    mirror = lake(lake=(lambda: IcebergLake(catalog)) if "iceberg" in replace_.__name__ else None)
+    t, u = journal.stream.table("t", ID, NOTE), journal.stream.table("u", ID, NOTE)
+    journal.stream.transaction(t.insert("1", "a"), u.insert("1", "a"))
+    mirror.step()
+    replace_(mirror.lake)
+    if restarted:
+        mirror.restart()
+    journal.stream.transaction(t.insert("2", "b"), u.insert("2", "b"))
+    with pytest.raises(TableFailed, match=r"public\.t: .*(replaced the \w+ table|does not have batch 0)"):
+        mirror.step()
+    assert not [*mirror.lake.table(("public", "t")).newest().batches(["id"])]
+    assert 2 == sum(len(each) for each in mirror.lake.table(("public", "u")).newest().batches(["id"]))
+
+
 def test_renamed_table(lake, journal, caplog) -> None:
     """A table that was renamed has a target under its new name, and a warning asks for its snapshot."""
     mirror = lake()

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 import pyarrow as pa
@@ -25,6 +25,7 @@ from aiorepl.spark.lake.merge import merge
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
+    TABLE,
     Commit,
     DeletionVectors,
     Layout,
@@ -123,15 +124,22 @@ class DeltaTarget:
     def applied(self, application: str, number: int) -> bool:
         snapshot = self._snapshot()
         last = None if snapshot is None else snapshot.transactions.get(application)
-        if last is None or last < number:
+        if snapshot is None or last is None:
             return False
-        if restored(self._folder):
+        undone = set_back(self._folder, snapshot.metadata["id"])
+        if undone == "replaced":
+            # CREATE OR REPLACE TABLE removes rows, but keeps the transaction identifiers.
+            raise ConfigurationError(
+                f"another table has replaced the Delta table {self.target}, and lacks its rows: restore it to the version before that; or "
+                "begin the table again with an empty target and a snapshot"
+            )
+        if undone == "restored":
             # RESTORE removes rows, but keeps the transaction identifiers.
             raise ConfigurationError(
                 f"the Delta table {self.target} was restored to an earlier version, and lacks batches that it had: restore it to the "
                 "version before this RESTORE; or begin the table again with an empty target and a snapshot"
             )
-        return True
+        return last >= number
 
     def schema(self) -> pa.Schema | None:
         snapshot = self._snapshot()
@@ -244,15 +252,24 @@ def versions(folder: DeltaFolder) -> Iterator[TargetVersion]:
             )
 
 
-def restored(folder: DeltaFolder) -> bool:
-    """Whether the table was restored to a version before its last batch."""
+def set_back(folder: DeltaFolder, table: str) -> Literal["replaced", "restored"] | None:
+    """Return whether the table was replaced, or restored to a version before its last batch; ``None``: neither.
+
+    :param table: the table's id.
+    """
     target: int | None = None
+    replaced = False
     for version, info in commits(folder):
         if commit_of(_metadata(info)) is not None:
-            return target is not None and target < version
-        if target is None and info.get("operation") == "RESTORE":
-            target = int(info.get("operationParameters", {}).get("version") or 0)
-    return False
+            if replaced or info.get(TABLE, table) != table:
+                return "replaced"
+            return "restored" if target is not None and target < version else None
+        if target is None:
+            operation = str(info.get("operation"))
+            replaced = replaced or "REPLACE TABLE" in operation
+            if operation == "RESTORE":
+                target = int(info.get("operationParameters", {}).get("version") or 0)
+    return None
 
 
 def another_mirror(folder: DeltaFolder, first: int, last: int) -> bool:

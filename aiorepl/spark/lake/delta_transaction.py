@@ -26,7 +26,7 @@ from aiorepl.spark.lake.delta_protocol import VECTORS, has_vectors, protocol_of,
 from aiorepl.spark.lake.delta_scan import DeltaScan
 from aiorepl.spark.lake.delta_statistics import without_rounded
 from aiorepl.spark.lake.delta_writer import DeltaWriter
-from aiorepl.spark.lake.table import DeletionVectors, Layout, Mode
+from aiorepl.spark.lake.table import TABLE, DeletionVectors, Layout, Mode
 from aiorepl.spark.lake.transaction import Entry, Transaction
 
 _KEYS: Final = "aiorepl/keys"
@@ -121,6 +121,7 @@ class DeltaTransaction(Transaction[DataFile]):
                     "operationParameters": {},
                     "engineInfo": "aiorepl",
                     "txnId": uuid4().hex,
+                    TABLE: metadata["id"],
                     **info,
                 }
             }

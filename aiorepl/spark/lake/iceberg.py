@@ -47,6 +47,7 @@ from aiorepl.spark.lake.merge import merge
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
+    TABLE,
     Commit,
     Layout,
     Mode,
@@ -144,15 +145,23 @@ class IcebergTarget:
 
     def applied(self, application: str, number: int) -> bool:
         table = self._open()
-        if table is None or int(table.properties.get(_BATCH + application, -1)) < number:
+        last = None if table is None else table.properties.get(_BATCH + application)
+        if table is None or last is None:
             return False
+        uuid = str(table.metadata.table_uuid)
+        if table.properties.get(TABLE, uuid) != uuid:
+            # SHOW CREATE TABLE prints the properties, so the table may be created again with them.
+            raise ConfigurationError(
+                f"another table has replaced the Iceberg table {self._name}, and lacks its rows: put it back; or begin the table again with "
+                "an empty target and a snapshot"
+            )
         if rolled_back(table):
             # A rollback removes rows, but keeps the table's properties.
             raise ConfigurationError(
                 f"the Iceberg table {self._name} was rolled back to an earlier snapshot, and lacks batches that it had: set "
                 "its newest snapshot as the current one; or begin the table again with an empty target and a snapshot"
             )
-        return True
+        return int(last) >= number
 
     def schema(self) -> pa.Schema | None:
         table = self._open()
@@ -173,7 +182,8 @@ class IcebergTarget:
                 raise ConfigurationError(f"there is no {self}, and no schema to create it")
             for run in runs:
                 merge(batch, run)
-            batch.commit(summary, {_BATCH + commit.application: str(commit.number)})
+            found = {_BATCH + commit.application: str(commit.number), TABLE: str(batch.metadata.table_uuid)}
+            batch.commit(summary, found)
 
     def correct(self, run: Run) -> None:
         for left in reversed(range(_ATTEMPTS)):

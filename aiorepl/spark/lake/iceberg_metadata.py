@@ -107,9 +107,22 @@ def rolled_back(table: IcebergTable) -> bool:
     if oldest is None or _number(oldest) < _number(last):
         return True
     # The batch is no known ancestor. If snapshots in between have expired, as their missing numbers show, it may be an ancestor all the
-    # same: pyiceberg removes an expired parent's id from its children.
+    # same: pyiceberg removes an expired parent's id from its children. In format version 1, which has no numbers, files of the batch do.
+    if table.metadata.format_version == 1 and _has_files_of(table, last):
+        return False
     between = sum(_number(last) < _number(each) < _number(oldest) for each in table.metadata.snapshots)
     return oldest.parent_snapshot_id is None and between >= _number(oldest) - _number(last) - 1
+
+
+def _has_files_of(table: IcebergTable, snapshot: Snapshot) -> bool:
+    """Whether the present snapshot has files that another snapshot added."""
+    present = table.current_snapshot()
+    manifests = [] if present is None else present.manifests(table.io)
+    return any(
+        entry.snapshot_id == snapshot.snapshot_id
+        for manifest in manifests
+        for entry in manifest.fetch_manifest_entry(table.io)
+    )
 
 
 def versions(table: IcebergTable) -> Iterator[TargetVersion]:

@@ -204,7 +204,11 @@ class Target(Protocol):
         """The mode, one of ``MODES``: it decides which rows the table has."""
 
     def applied(self, application: str, number: int) -> bool:
-        """Whether this batch, or a later batch of the same application, was applied."""
+        """Whether this batch, or a later batch of the same application, was applied.
+
+        :raises ConfigurationError: the table lacks batches that the application has applied: it was replaced by another table, or set
+            back to an earlier version.
+        """
 
     def schema(self) -> pa.Schema | None:
         """Return the table's columns; fields' metadata has attribute numbers (``NUMBER``), if known. ``None``: no table yet."""
@@ -277,6 +281,9 @@ _APPLICATION: Final = "aiorepl.application"
 _NUMBER: Final = "aiorepl.batch"
 _LAST: Final = "aiorepl.last"
 _UNTIL: Final = "aiorepl.complete_until"
+
+TABLE: Final = "aiorepl.table"
+"""The format's id of the table, which each batch records: a table that replaces it has another id, but may have its properties."""
 
 
 def metadata_of(commit: Commit) -> dict[str, str]:
