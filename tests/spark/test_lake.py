@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import pickle
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from aiorepl.lsn import LSN
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.iceberg import IcebergTarget
 from aiorepl.spark.lake.table import MODES, Commit, Run
+from aiorepl.spark.mirroring.reducing import Found
 from aiorepl.spark.mirroring.reduction import reduce_changes
 
 pytestmark = pytest.mark.by_day
@@ -306,3 +308,20 @@ def test_structs_and_far_dates(tmp_path) -> None:
         {"id": 2, "c": {"a": 2, "b": {"z": "q"}}, "x": None},
         {"id": 9, "c": {"a": 1, "b": None}, "x": "kept"},
     ]
+
+
+def test_what_executors_return_of_large_changes() -> None:
+    """Without truncates and moves, executors return a sample of the keys, and not the memory of the rows."""
+    count = 100_000
+    columns = {
+        "id": pa.array(range(count)),
+        "_op": pa.array(["insert"] * count),
+        "_commit_lsn": pa.array([1] * count),
+        "_ordinal": pa.array(range(count)),
+        "_commit_ts": pa.nulls(count, pa.timestamp("us", tz="UTC")),
+        "_unchanged": pa.nulls(count, pa.list_(pa.string())),
+    }
+    found = Found.of(pa.table(columns), ("id",))
+    assert not found.linked.num_rows
+    assert found.linked.column_names == ["id", "_commit_lsn", "_ordinal"]
+    assert len(pickle.dumps(found)) < 10_000

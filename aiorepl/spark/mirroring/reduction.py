@@ -101,7 +101,8 @@ def linked_keys(changes: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 def keys_at(changes: pa.Table, keys: Sequence[str], wanted: set[Place]) -> pa.Table:
     if not wanted:
-        return changes.slice(0, 0).select([*keys, COMMIT_LSN, ORDINAL])
+        # Not a slice, whose pickle has all of the rows' memory.
+        return pa.schema([changes.schema.field(name) for name in (*keys, COMMIT_LSN, ORDINAL)]).empty_table()
     mask = pa.array([place in wanted for place in _all_places(changes)], pa.bool_())
     return changes.filter(mask).select([*keys, COMMIT_LSN, ORDINAL])
 
