@@ -32,7 +32,7 @@ class LSN(int):
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
 
     def __repr__(self) -> str:
-        return f"LSN('{self}')"
+        return f"LSN.parse('{self}')"
 
 
 ZERO: Final = LSN(0)

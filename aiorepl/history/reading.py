@@ -130,12 +130,13 @@ def files(
     :raises JournalError: the history or the journal is damaged, or cannot be read.
     """
     journal = open_store(url, config)
-    found = _files(journal.within(FOLDER), TableName(schema, table), folder_of(schema, table), after, until)
+    name = TableName(schema, table)
+    found = _files(journal.within(FOLDER), name, folder_of(schema, table), after, until)
     if found is None:
         return None
     # From the history's start, not the journal's: retention may have deleted segments whose rows the history has.
     completeness = JournalReader(journal).chain().completeness
-    lacking = completeness.incomplete(found.start, (schema, table))
+    lacking = completeness.incomplete(found.start, name)
     return replace(found, incomplete=lacking[0].reason if lacking else None)
 
 

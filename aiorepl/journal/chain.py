@@ -14,9 +14,10 @@ from typing import Protocol
 from aiorepl.journal.completeness import Completeness, Gap, Incomplete, TableSnapshot
 from aiorepl.journal.manifest import Manifest, ManifestRef
 from aiorepl.journal.metadata import Identity, JournalState, Start
-from aiorepl.journal.segments import Segment, TableKey
+from aiorepl.journal.segments import Segment
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
+from aiorepl.table_name import TableName
 
 
 class Files(Protocol):
@@ -88,7 +89,7 @@ class Chain:
         return self.completeness.tables
 
     def segments(
-        self, after: LSN = ZERO, until: LSN | None = None, table: TableKey | None = None
+        self, after: LSN = ZERO, until: LSN | None = None, table: TableName | None = None
     ) -> list[Segment]:
         """The segments that end after ``after``, in commit order, parts one by one.
 
@@ -98,14 +99,14 @@ class Chain:
         return list(self.walk(after, until, table))
 
     def walk(
-        self, after: LSN = ZERO, until: LSN | None = None, table: TableKey | None = None
+        self, after: LSN = ZERO, until: LSN | None = None, table: TableName | None = None
     ) -> Iterator[Segment]:
         """Iterate as ``segments`` does, but load manifests one by one."""
         end = self.last_segment_end if until is None else min(until, self.last_segment_end)
         if after < end:
             yield from self.named(max(after, self.start_lsn), end, table)
 
-    def named(self, after: LSN, until: LSN, table: TableKey | None = None) -> Iterator[Segment]:
+    def named(self, after: LSN, until: LSN, table: TableName | None = None) -> Iterator[Segment]:
         """Iterate as ``walk`` does, but include segments before the start, whose files may be deleted."""
         for ref in self.state.manifests:
             if ref.end > after and ref.after < until:
@@ -114,7 +115,7 @@ class Chain:
             if after < segment.last_end_lsn <= until and (table is None or table in tables):
                 yield segment
 
-    def backwards(self, table: TableKey) -> Iterator[Segment]:
+    def backwards(self, table: TableName) -> Iterator[Segment]:
         """The segments with rows of ``table``, the last one first."""
         for segment, tables in reversed(self.state.tail):
             if table in tables and segment.after >= self.start_lsn:
@@ -124,7 +125,7 @@ class Chain:
                 yield from self._of(ref, max(ref.after, self.start_lsn), ref.end, table, backwards=True)
 
     def _of(
-        self, ref: ManifestRef, after: LSN, until: LSN, table: TableKey | None, *, backwards: bool = False
+        self, ref: ManifestRef, after: LSN, until: LSN, table: TableName | None, *, backwards: bool = False
     ) -> Iterator[Segment]:
         manifest = self.files.manifest(ref)
         within = manifest.within(after, until)
@@ -159,7 +160,7 @@ class Chain:
         following = next(self.walk(lsn), None)
         return following is not None and following.after == lsn
 
-    def incomplete(self, after: LSN, table: TableKey | None = None) -> list[Incomplete]:
+    def incomplete(self, after: LSN, table: TableName | None = None) -> list[Incomplete]:
         """The tables that are not whole for a reader that begins after ``after``; of all tables, or only of ``table``."""
         return self.completeness.incomplete(max(after, self.start_lsn), table)
 

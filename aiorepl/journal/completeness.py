@@ -18,7 +18,6 @@ from itertools import filterfalse
 from typing import Any, Final, NamedTuple
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.segments import TableKey
 from aiorepl.lsn import LSN
 from aiorepl.storage.checked_json import (
     boolean,
@@ -29,6 +28,7 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
+from aiorepl.table_name import TableName
 from aiorepl.transactions.transaction import SnapshotChunk
 
 FOLDER: Final = "completeness"
@@ -157,16 +157,16 @@ class Completeness:
     appeared: tuple[Appearance, ...] = ()
 
     @cached_property
-    def _known(self) -> frozenset[tuple[int, TableKey]]:
+    def _known(self) -> frozenset[tuple[int, TableName]]:
         tables: tuple[TableSnapshot | Appearance, ...] = (*self.tables, *self.appeared)
-        return frozenset((each.oid, (each.schema, each.table)) for each in tables)
+        return frozenset((each.oid, TableName(each.schema, each.table)) for each in tables)
 
     @property
-    def names(self) -> set[TableKey]:
+    def names(self) -> set[TableName]:
         """The names of all tables that the journal has, or had."""
         return {table for _, table in self._known}
 
-    def with_rows(self, tables: Iterable[tuple[int, TableKey]], after: LSN, end: LSN) -> Completeness:
+    def with_rows(self, tables: Iterable[tuple[int, TableName]], after: LSN, end: LSN) -> Completeness:
         """Add tables with rows in a segment of the stream.
 
         :param tables: oids and names.
@@ -211,7 +211,7 @@ class Completeness:
     def with_chunk(self, chunk: SnapshotChunk, commit_lsn: LSN, end_lsn: LSN) -> Completeness:
         """Add a chunk whose transaction has these LSNs."""
         if chunk.partial:
-            return self.with_rows([(chunk.oid, (chunk.schema, chunk.table))], commit_lsn, end_lsn)
+            return self.with_rows([(chunk.oid, TableName(chunk.schema, chunk.table))], commit_lsn, end_lsn)
         if chunk.number == 1:
             # Rows that had changed since the snapshot are not in the chunk, but in the stream before it.
             start = min(commit_lsn, chunk.snapshot_lsn)
@@ -247,7 +247,7 @@ class Completeness:
             table.reading for table in self.tables if table.complete is not None and table.reading
         )
 
-    def incomplete(self, begins: LSN, table: TableKey | None = None) -> list[Incomplete]:
+    def incomplete(self, begins: LSN, table: TableName | None = None) -> list[Incomplete]:
         """The tables that a reader with an empty target does not get whole, sorted by name.
 
         :param begins: where the reader begins.
@@ -257,13 +257,13 @@ class Completeness:
         found = ((name, self._lacking(begins, name)) for name in names)
         return [Incomplete(*name, reason) for name, reason in found if reason]
 
-    def complete_from(self, table: TableKey) -> LSN | None:
+    def complete_from(self, table: TableName) -> LSN | None:
         """The position from which on the journal has all rows of a table; ``None`` if there is none."""
         snapshots = self._snapshots_by_name.get(table, ())
         whole = [each.start_lsn for each in snapshots if each.complete and not self._gap(each)]
         return max(whole, default=None)
 
-    def is_whole(self, table: TableKey, after: LSN, until: LSN) -> bool:
+    def is_whole(self, table: TableName, after: LSN, until: LSN) -> bool:
         """Whether a reader that has read up to ``until`` has every row of a table, by a snapshot that begins at or after ``after``.
 
         A table that came without a snapshot is whole from its first change on, if ``after`` is 0.
@@ -283,7 +283,7 @@ class Completeness:
             for each in snapshots
         )
 
-    def _lacking(self, begins: LSN, table: TableKey) -> str:
+    def _lacking(self, begins: LSN, table: TableName) -> str:
         reason = "the journal has neither a snapshot nor a change of it"
         for came in self._appeared_by_name.get(table, ()):
             reason = came.reason
@@ -302,17 +302,17 @@ class Completeness:
         return reason
 
     @cached_property
-    def _snapshots_by_name(self) -> dict[TableKey, list[TableSnapshot]]:
-        found: dict[TableKey, list[TableSnapshot]] = {}
+    def _snapshots_by_name(self) -> dict[TableName, list[TableSnapshot]]:
+        found: dict[TableName, list[TableSnapshot]] = {}
         for each in self.tables:
-            found.setdefault((each.schema, each.table), []).append(each)
+            found.setdefault(TableName(each.schema, each.table), []).append(each)
         return found
 
     @cached_property
-    def _appeared_by_name(self) -> dict[TableKey, list[Appearance]]:
-        found: dict[TableKey, list[Appearance]] = {}
+    def _appeared_by_name(self) -> dict[TableName, list[Appearance]]:
+        found: dict[TableName, list[Appearance]] = {}
         for each in self.appeared:
-            found.setdefault((each.schema, each.table), []).append(each)
+            found.setdefault(TableName(each.schema, each.table), []).append(each)
         return found
 
     def _gap(self, snapshot: TableSnapshot) -> Gap | None:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from aiorepl.errors import AioreplError, DamagedJournal, JournalError
 from aiorepl.journal.segment_format import FOOTER_BYTES, MAGIC, footer
-from aiorepl.journal.segments import TableKey
 from aiorepl.journal.times import NO_TIMES, Times
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput.decoder import Decoder
@@ -29,6 +28,7 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
+from aiorepl.table_name import TableName
 from aiorepl.transactions.transaction import SnapshotChunk
 from aiorepl.values.types import TypeInfo
 
@@ -83,7 +83,7 @@ class Description:
     :param attributes: the columns' attributes in the source's catalog; an attribute that is not certain is left out.
     """
 
-    table: TableKey
+    table: TableName
     relation: bytes
     types: tuple[bytes, ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class SegmentIndex:
     _relations: dict[int, Relation] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
-    def tables(self) -> tuple[TableKey, ...]:
+    def tables(self) -> tuple[TableName, ...]:
         """The tables that have rows in the segment."""
         used = {number for block in self.blocks for number in block.rows}
         return tuple(dict.fromkeys(self.descriptions[number].table for number in sorted(used)))
@@ -139,7 +139,7 @@ class SegmentIndex:
         """Return the types of a block."""
         return next((types for end, types in self.earlier_types if number < end), self.types)
 
-    def numbers_of(self, table: TableKey) -> frozenset[int]:
+    def numbers_of(self, table: TableName) -> frozenset[int]:
         """The numbers of the descriptions of ``table``."""
         return frozenset(number for number, each in enumerate(self.descriptions) if each.table == table)
 
@@ -311,7 +311,7 @@ def load_chunk(fields: Mapping[str, Any]) -> SnapshotChunk:
 def _dump_description(description: Description) -> dict[str, Any]:
     """An attribute is a list: name and number, and the missing value if it is known."""
     fields: dict[str, Any] = {
-        "table": description.table,
+        "table": tuple(description.table),
         "relation": _text(description.relation),
         "types": [_text(payload) for payload in description.types],
     }
@@ -333,7 +333,7 @@ def _load_description(fields: Mapping[str, Any]) -> Description:
     if not isinstance(schema, str) or not isinstance(name, str):
         raise TypeError("a table's name is not a string")
     return Description(
-        (schema, name),
+        TableName(schema, name),
         _bytes(fields["relation"]),
         tuple(_bytes(payload) for payload in fields["types"]),
         attributes,

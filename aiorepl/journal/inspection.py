@@ -11,9 +11,9 @@ from aiorepl.journal.cursors import Cursors
 from aiorepl.journal.metadata import PreparedTransaction
 from aiorepl.journal.prepared import prepared_file
 from aiorepl.journal.reader import JournalReader
-from aiorepl.journal.segments import TableKey
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store, reading
+from aiorepl.table_name import TableName
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Inspection:
     url: str
     chain: Chain
     segments: Segments
-    tables: dict[TableKey, TableSegments]
+    tables: dict[TableName, TableSegments]
     consumers: list[Consumer]
     prepared: list[UndecidedTransaction]
 
@@ -91,9 +91,9 @@ def inspect(url: Location | Store) -> Inspection:
     return Inspection(store.url, chain, segments, tables, consumers(chain, Cursors(store)), prepared)
 
 
-def _summarize(chain: Chain) -> tuple[Segments, dict[TableKey, TableSegments]]:
+def _summarize(chain: Chain) -> tuple[Segments, dict[TableName, TableSegments]]:
     whole = Segments()
-    tables: dict[TableKey, TableSegments] = {}
+    tables: dict[TableName, TableSegments] = {}
     together = 0
     for manifest, within in chain.contents():
         sizes = []

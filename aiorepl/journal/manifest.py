@@ -21,9 +21,10 @@ from typing import Final
 import orjson
 
 from aiorepl.errors import DamagedJournal
-from aiorepl.journal.segments import Entry, Segment, TableKey
+from aiorepl.journal.segments import Entry, Segment
 from aiorepl.lsn import LSN
 from aiorepl.storage.checked_json import FORMAT, checksum
+from aiorepl.table_name import TableName
 
 FOLDER: Final = "manifests"
 SUFFIX: Final = ".manifest"
@@ -75,7 +76,7 @@ def manifest_file(name: str) -> str:
 class Manifest:
     """A range of segments, in commit order."""
 
-    def __init__(self, columns: Sequence[array[int]], tables: dict[TableKey, array[int]]) -> None:
+    def __init__(self, columns: Sequence[array[int]], tables: dict[TableName, array[int]]) -> None:
         self._columns = columns
         self._tables = tables
 
@@ -83,7 +84,7 @@ class Manifest:
     def of(cls, entries: Iterable[Entry]) -> Manifest:
         """Make a manifest of segments."""
         columns = [array(code) for code in _TYPES]
-        tables: dict[TableKey, array[int]] = {}
+        tables: dict[TableName, array[int]] = {}
         for number, (segment, names) in enumerate(entries):
             values = (
                 *(segment.after, segment.last_end_lsn, segment.epoch, segment.part, segment.parts),
@@ -111,7 +112,7 @@ class Manifest:
         return len(self._columns[_AFTER])
 
     @property
-    def tables(self) -> Iterable[TableKey]:
+    def tables(self) -> Iterable[TableName]:
         """The tables that have rows in the manifest's segments."""
         return self._tables.keys()
 
@@ -120,7 +121,7 @@ class Manifest:
         ends = self._columns[_END]
         return range(bisect_right(ends, after), bisect_right(ends, until))
 
-    def having(self, table: TableKey, within: range) -> Sequence[int]:
+    def having(self, table: TableName, within: range) -> Sequence[int]:
         """The numbers of the segments with rows of ``table``."""
         numbers = self._tables.get(table)
         if numbers is None:
@@ -134,7 +135,7 @@ class Manifest:
 
     def entries(self) -> Iterator[Entry]:
         """Iterate over all segments with their tables."""
-        names: list[list[TableKey]] = [[] for _ in range(len(self))]
+        names: list[list[TableName]] = [[] for _ in range(len(self))]
         for table, numbers in self._tables.items():
             for number in numbers:
                 names[number].append(table)
@@ -209,7 +210,7 @@ class Manifest:
             return values
 
         columns = [column(code, header["segments"]) for code in _TYPES]
-        tables = {(schema, name): column(_NUMBER, count) for schema, name, count in header["tables"]}
+        tables = {TableName(schema, name): column(_NUMBER, count) for schema, name, count in header["tables"]}
         if at != len(body):
             raise ValueError("it is too long")
         return cls(columns, tables)

@@ -17,7 +17,7 @@ from aiorepl.journal.completeness import PublishedChunk
 from aiorepl.journal.holder import Holder
 from aiorepl.journal.index import dump_chunk, load_chunk
 from aiorepl.journal.manifest import ManifestRef
-from aiorepl.journal.segments import Entry, Segment, TableKey
+from aiorepl.journal.segments import Entry, Segment
 from aiorepl.journal.times import NO_TIMES, Times
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.position import Position
@@ -28,6 +28,7 @@ from aiorepl.storage.checked_json import (
     text,
     unseal,
 )
+from aiorepl.table_name import TableName
 
 _UINT32: Final = 2**32 - 1
 _UINT64: Final = 2**64 - 1
@@ -179,7 +180,7 @@ def _start(fields: Mapping[str, Any]) -> Start:
 
 def dump_state(state: JournalState) -> bytes:
     """Make the bytes of ``position.json``."""
-    tables: dict[TableKey, int] = {}
+    tables: dict[TableName, int] = {}
     return seal(
         {
             "journal": state.journal,
@@ -210,7 +211,7 @@ def dump_state(state: JournalState) -> bytes:
                 ]
                 for found, names in state.tail
             ],
-            "tables": list(tables),
+            "tables": list(map(tuple, tables)),
             "prepared": [dump_prepared(each) for each in state.prepared],
             "completeness": state.completeness,
             "chunks": [
@@ -307,7 +308,7 @@ def _load_ref(fields: Mapping[str, Any]) -> ManifestRef:
     )
 
 
-def _load_entry(fields: Any, tables: list[TableKey]) -> Entry:
+def _load_entry(fields: Any, tables: list[TableName]) -> Entry:
     *values, numbers = fields
     if len(values) != 9 or not all(type(value) is int and 0 <= value <= _UINT64 for value in values):
         raise ValueError("a segment has other fields")
@@ -317,8 +318,8 @@ def _load_entry(fields: Any, tables: list[TableKey]) -> Entry:
     return Entry(Segment(LSN(after), LSN(end), *rest), tuple(tables[number] for number in numbers))
 
 
-def _table(fields: Any) -> TableKey:
+def _table(fields: Any) -> TableName:
     schema, name = fields
     if not isinstance(schema, str) or not isinstance(name, str):
         raise TypeError("a table's name is not a string")
-    return schema, name
+    return TableName(schema, name)

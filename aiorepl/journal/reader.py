@@ -22,7 +22,7 @@ from aiorepl.journal.index import Block, SegmentIndex
 from aiorepl.journal.large_blocks import LargeBlock, large_block, read_payloads
 from aiorepl.journal.metadata_files import POSITION, MetadataFiles, load_index, pruned
 from aiorepl.journal.segment_format import frames
-from aiorepl.journal.segments import Segment, TableKey, groups
+from aiorepl.journal.segments import Segment, groups
 from aiorepl.journal.slice_iterator import SliceIterator
 from aiorepl.journal.stored_blocks import LARGE_BLOCK, adjacent, location, read_blocks
 from aiorepl.journal.times import Times
@@ -35,6 +35,7 @@ from aiorepl.pgoutput.relations import Relation
 from aiorepl.position import Position
 from aiorepl.storage.opening import Location, open_store
 from aiorepl.storage.store import Store, reading
+from aiorepl.table_name import TableName
 from aiorepl.transactions.assembler import Assembler
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
@@ -182,7 +183,7 @@ class JournalReader:
             return chain
         raise JournalError(f"{problem}. {remedy or _REMEDY}")
 
-    def incomplete(self, chain: Chain, after: LSN, table: TableKey | None = None) -> str:
+    def incomplete(self, chain: Chain, after: LSN, table: TableName | None = None) -> str:
         """Name the tables that are not whole for a reader that begins after ``after`` with an empty target; empty if none.
 
         :param table: look only at this table, a schema and a name.

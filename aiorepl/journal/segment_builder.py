@@ -23,6 +23,7 @@ from aiorepl.pgoutput.messages import without_xid
 from aiorepl.pgoutput.relations import Attribute, Relation
 from aiorepl.position import Position
 from aiorepl.storage.checked_json import checksum
+from aiorepl.table_name import TableName
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate
 from aiorepl.transactions.lazy_changes import LazyChanges, TableRows
 from aiorepl.transactions.slices import Slice
@@ -339,7 +340,7 @@ class _Descriptions:
 
     def _describe(self, relation: Relation) -> int:
         description = Description(
-            (relation.schema, relation.name),
+            TableName(relation.schema, relation.name),
             without_xid(relation.payload, relation.xid),
             tuple(without_xid(described.payload, described.xid) for described in relation.types),
             dict(relation.attributes),

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from aiorepl.lsn import LSN
+from aiorepl.table_name import TableName
 
 FOLDER: Final = "segments"
 SUFFIX: Final = ".segment"
-
-TableKey = tuple[str, str]
-"""A table's schema and name."""
 
 
 class BlockPosition(NamedTuple):
@@ -87,7 +85,7 @@ class Entry(NamedTuple):
     """A segment, and the tables that have rows in it."""
 
     segment: Segment
-    tables: tuple[TableKey, ...]
+    tables: tuple[TableName, ...]
 
 
 def segment_name(after: LSN, epoch: int, part: int) -> str:

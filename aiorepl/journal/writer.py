@@ -26,13 +26,14 @@ from aiorepl.journal.prepared import PreparedStore
 from aiorepl.journal.publisher import Publisher
 from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.journal.segments import FOLDER as SEGMENTS
-from aiorepl.journal.segments import Entry, Segment, TableKey, segment_file, segment_name
+from aiorepl.journal.segments import Entry, Segment, segment_file, segment_name
 from aiorepl.journal.times import Proofs, Times
 from aiorepl.loggers import logger
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.pgoutput.messages import CommitPrepared, RollbackPrepared
 from aiorepl.position import Position
 from aiorepl.storage.store import Store, Upload
+from aiorepl.table_name import TableName
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
@@ -78,7 +79,7 @@ class JournalWriter:
         self._parts: list[Entry] = []
         # The end of the last uploaded part, and the oids and names of the parts' tables.
         self._end: Position | None = None
-        self._described: dict[tuple[int, TableKey], None] = {}
+        self._described: dict[tuple[int, TableName], None] = {}
         self._prepared = PreparedStore(store, block_bytes)
         self._cleaned = False
         self._proofs = Proofs() if proofs is None else proofs

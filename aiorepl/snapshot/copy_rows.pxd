@@ -33,6 +33,11 @@ cdef class RowSplitter(RowScanner):
     cpdef tuple take(self, bytearray data)
 
 
+cdef class FieldSplitter(RowScanner):
+    @cython.locals(octets="const unsigned char*", end=Py_ssize_t)
+    cpdef tuple take(self, bytearray data)
+
+
 @cython.locals(octets="const unsigned char*", columns=Py_ssize_t, length=Py_ssize_t)
 cpdef Py_ssize_t skip_rows(bytes data, Py_ssize_t position, Py_ssize_t count) except -1
 

@@ -147,6 +147,27 @@ class RowSplitter(RowScanner):
         return rows, self.count
 
 
+class FieldSplitter(RowScanner):
+    """Takes complete rows out of the data, as lists of fields; NULL is ``None``."""
+
+    def take(self, data: bytearray) -> tuple[list[list[bytes | None]], int]:
+        """Remove all complete rows from the beginning of ``data``. Returns and errors as ``RowSplitter.take``."""
+        if not self.begin(data):
+            return [], 0
+        columns = self.columns
+        # A field of the shortest row has four bytes, the length.
+        self.fields = bytearray(_FIELD * (len(data) // 4))
+        octets: Any = data  # a pointer in the compiled form
+        end = self.scan(octets, 0, len(data), len(data))
+        places = memoryview(self.fields).cast("q")[: 2 * columns * self.count]
+        found = [
+            None if stop < 0 else bytes(data[start:stop])
+            for start, stop in zip(places[::2], places[1::2], strict=True)
+        ]
+        self.drop(data, end)
+        return [found[at : at + columns] for at in range(0, len(found), columns or 1)], self.count
+
+
 def _header_end(data: bytearray) -> int:
     """Return the length of the header; 0 if the header has not arrived whole.
 

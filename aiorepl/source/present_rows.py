@@ -25,7 +25,7 @@ from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.snapshot.altered import TableAltered
 from aiorepl.snapshot.chunk_query import as_text, keys_condition
 from aiorepl.snapshot.chunk_reader import connect_for_rows, copied_rows
-from aiorepl.snapshot.copy_rows import RowSplitter
+from aiorepl.snapshot.copy_rows import FieldSplitter
 from aiorepl.snapshot.merging.overtaken import Key
 from aiorepl.snapshot.merging.row_keys import RowKeys
 from aiorepl.snapshot.options import SnapshotOptions
@@ -46,7 +46,6 @@ _TOO_LARGE: Final = "54000"
 _ALLOCATIONS: Final = frozenset(
     {"MemoryContextSizeFailure", "MemoryContextAlloc", "palloc", "palloc0", "palloc_extended", "repalloc"}
 )
-_NULL_LENGTH: Final = 0xFFFF_FFFF
 
 Values = Mapping[str, bytes | None]
 """Values in PostgreSQL's text form, by the names of their columns."""
@@ -124,7 +123,7 @@ class PresentRows:
                 if left == math.inf:
                     self.close()
                     _log.warning(
-                        "a row of table %s is not read again, because it is too large: %s",
+                        "large values of a row of table %s are not read, because the row is too large: %s",
                         wanted.table,
                         error,
                     )
@@ -157,12 +156,14 @@ class PresentRows:
                 raise ConnectionLost(str(error)) from None
             except (SlotError, asyncpg.LockNotAvailableError) as error:
                 # Another transaction alters a table, and will end.
-                raise SlotError(f"rows are not read again yet: {error}", busy=True) from None
+                raise SlotError(
+                    f"large values are not read from the tables yet: {error}", busy=True
+                ) from None
             found = {table.oid: table for table in published}
             if found == expected:
                 return found
             expected = found
-        raise ConnectionLost("tables were altered while their rows were read again")
+        raise ConnectionLost("tables were altered while large values were read from them")
 
     def _wanted(self, tables: Mapping[int, PublishedTable], changes: Sequence[RowChange]) -> list[_Wanted]:
         wanted: dict[int, _Wanted] = {}
@@ -205,13 +206,13 @@ class PresentRows:
         rows: dict[Key, dict[int, bytes | None]] = {}
         size, of_key = 0, len(table.key)
         async with aclosing(
-            copied_rows(connection, statement, RowSplitter(len(columns)), self._options.statement_timeout)
+            copied_rows(connection, statement, FieldSplitter(len(columns)), self._options.statement_timeout)
         ) as parts:
-            async for data, count in parts:
-                size += len(data)
+            async for split, _ in parts:
+                size += sum(len(field or b"") for fields in split for field in fields)
                 if size > most_bytes:
                     return None
-                for fields in _fields(data, count):
+                for fields in split:
                     key = tuple(each or b"" for each in fields[:of_key])
                     rows[key] = dict(zip(wanted.columns, fields[of_key:], strict=True))
         return rows
@@ -247,20 +248,3 @@ def _names(change: RowChange) -> list[str]:
     """Return the names of the new row's columns whose values were not sent."""
     pairs = zip(change.layout.relation.names, change.raw_new or (), strict=True)
     return [name for name, raw in pairs if raw is UNCHANGED]
-
-
-def _fields(data: bytes, count: int) -> list[list[bytes | None]]:
-    """Split rows of COPY's binary format into their columns."""
-    rows = []
-    at = 0
-    for _ in range(count):
-        row: list[bytes | None] = []
-        columns = int.from_bytes(data[at : at + 2], "big")
-        at += 2
-        for _ in range(columns):
-            length = int.from_bytes(data[at : at + 4], "big")
-            at += 4
-            row.append(None if length == _NULL_LENGTH else data[at : at + length])
-            at += 0 if length == _NULL_LENGTH else length
-        rows.append(row)
-    return rows

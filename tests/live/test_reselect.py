@@ -244,7 +244,8 @@ async def test_locked_table(docs):
     rows = PresentRows(docs.source(), SnapshotOptions(lock_timeout=0.1))
     await docs.connection.execute("BEGIN; ALTER TABLE docs ADD extra int")
     with pytest.raises(
-        SlotError, match="rows are not read again yet: canceling statement due to lock timeout"
+        SlotError,
+        match="large values are not read from the tables yet: canceling statement due to lock timeout",
     ) as raised:
         await rows.read(sink.changes, [], 1000)
     assert may_pass(raised.value)
@@ -451,4 +452,6 @@ async def test_a_row_that_is_too_large(docs, monkeypatch, caplog):
     await docs.execute(f"INSERT INTO docs VALUES (2, 1, '{LARGE}')", "UPDATE docs SET n = 2")
     changes, _ = await read(docs)
     assert {change.new["id"]: change.new["body"] for change in changes[1:]} == {1: UNCHANGED, 2: LARGE}
-    assert "a row of table public.docs is not read again, because it is too large" in caplog.text
+    assert (
+        "large values of a row of table public.docs are not read, because the row is too large" in caplog.text
+    )

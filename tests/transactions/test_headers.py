@@ -65,5 +65,5 @@ def test_they_are_matched():
 
 def test_rows_stay_out_of_sight():
     """``repr`` has the header and no changes."""
-    assert "Transaction(xid=7, commit_lsn=LSN('0/5')" in repr(SLICE)
+    assert "Transaction(xid=7, commit_lsn=LSN.parse('0/5')" in repr(SLICE)
     assert "secret" not in repr(SLICE)

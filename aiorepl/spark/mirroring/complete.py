@@ -145,8 +145,7 @@ class Complete:
                 hold = Hold(self.times.until) if hold is None else hold
                 hold = replace(hold, reason="it is set aside")
             elif hold is not None:
-                key = table.schema, table.name
-                whole = hold.after is None or journal.is_whole(key, hold.after, batch.end)
+                whole = hold.after is None or journal.is_whole(table, hold.after, batch.end)
                 if whole and table not in new:
                     lapses.append(Lapse(table, hold.until, batch.lsn))
                 hold = None if whole else hold

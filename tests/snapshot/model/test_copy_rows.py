@@ -11,7 +11,7 @@ from aiorepl.journal.segment_builder import SegmentBuilder
 from aiorepl.pgoutput.decoder import Decoder
 from aiorepl.pgoutput.framing import unframed
 from aiorepl.pgoutput.relations import Column, Relation
-from aiorepl.snapshot.copy_rows import SIGNATURE, CopiedRows, RowSplitter
+from aiorepl.snapshot.copy_rows import SIGNATURE, CopiedRows, FieldSplitter, RowSplitter
 from aiorepl.transactions.replay import ReplayFilter
 from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transactions.rows import Layout
@@ -41,9 +41,9 @@ def copied(rows) -> bytes:
     )
 
 
-def split(data: bytes, size: int, columns: int = 2) -> list[tuple[bytes, int]]:
+def split(data: bytes, size: int, columns: int = 2, kind=RowSplitter) -> list[tuple]:
     """Return the rows that a splitter finds in data that arrives in pieces of ``size``."""
-    splitter, buffer, taken = RowSplitter(columns), bytearray(), []
+    splitter, buffer, taken = kind(columns), bytearray(), []
     for at in range(0, len(data), size):
         buffer += data[at : at + size]
         if len(buffer) >= splitter.missing:
@@ -66,6 +66,14 @@ def test_rows_are_found_whatever_the_pieces(size):
     """Each row is taken once, and whole."""
     taken = split(HEADER + copied(ROWS) + TRAILER, size)
     assert (copied(ROWS), len(ROWS)) == (b"".join(part for part, _ in taken), sum(n for _, n in taken))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 19, 100, 1 << 20])
+def test_fields_are_split_whatever_the_pieces(size):
+    """Each field of each row is taken once, NULL as ``None``."""
+    taken = split(HEADER + copied(ROWS) + TRAILER, size, kind=FieldSplitter)
+    assert list(map(list, ROWS)) == [fields for part, _ in taken for fields in part]
+    assert [len(part) for part, _ in taken] == [count for _, count in taken]
 
 
 @pytest.mark.parametrize("columns", [0, 1, 300])
