@@ -221,6 +221,9 @@ def _published(program: Program) -> Program:
     if mixture["early"]:
         # Without a limit, nothing but the limits of the chunks' own locks keeps the snapshot and its clients from waiting for each other.
         pipeline["lock_timeout"] = chance.choice([None, None, 10.0, 30.0])
+    if chance.random() < 0.2:
+        # Drawn last, so that it changes no earlier choice of a seed.
+        source["visible"] = True
     return replace(
         program,
         mixture=mixture,
