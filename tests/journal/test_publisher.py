@@ -130,6 +130,29 @@ def test_the_journal_of_another_source(store):
         Publisher(store).open(other, "the journal")
 
 
+class Raced(Store):
+    """A store in which another process opens the journal between the look for journal.json and its replacement."""
+
+    def __init__(self, path, source: Position) -> None:
+        super().__init__(path)
+        self.source = source
+
+    def load(self, name: str) -> tuple[bytes, str]:
+        if name == "journal.json":
+            Publisher(LocalStore(self.path)).open(self.source, "the journal")
+            raise FileNotFoundError
+        return super().load(name)
+
+
+def test_two_processes_open_an_empty_journal(store, tmp_path):
+    """Both get the identity that was written first; a process with another source is refused."""
+    raced = Publisher(Raced(tmp_path, at(9))).open(SOURCE, "the journal")
+    assert (LSN(9), raced) == (raced.start_lsn, MetadataFiles(store).identity())
+    other = replace(SOURCE, system_identifier="8")
+    with pytest.raises(SlotError, match="the journal"):
+        Publisher(Raced(tmp_path / "other", SOURCE)).open(other, "the journal")
+
+
 def test_the_epoch(store):
     """It is one more than the last writer's, is taken once, and each commit counts."""
     first = opened(store)
@@ -197,7 +220,7 @@ def test_nothing_to_finish(store):
 
 @pytest.mark.parametrize(
     ("segments", "tables", "manifests"),
-    [(64, 1, 0), (65, 1, 1), (2, 1024, 0), (2, 1025, 1)],
+    [(64, 1, 0), (65, 1, 1), (2, 1024, 0), (3, 683, 1)],
     ids=["most segments", "too many segments", "most tables", "too many tables"],
 )
 def test_the_tail_moves_to_a_manifest(store, segments: int, tables: int, manifests: int):
