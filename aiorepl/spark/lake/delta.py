@@ -126,15 +126,14 @@ class DeltaTarget:
         last = None if snapshot is None else snapshot.transactions.get(application)
         if snapshot is None or last is None:
             return False
+        # REPLACE and RESTORE remove rows, but keep the transaction identifiers.
         undone = set_back(self._folder, snapshot.metadata["id"])
         if undone == "replaced":
-            # CREATE OR REPLACE TABLE removes rows, but keeps the transaction identifiers.
             raise ConfigurationError(
                 f"another table has replaced the Delta table {self.target}, and lacks its rows: restore it to the version before that; or "
                 "begin the table again with an empty target and a snapshot"
             )
         if undone == "restored":
-            # RESTORE removes rows, but keeps the transaction identifiers.
             raise ConfigurationError(
                 f"the Delta table {self.target} was restored to an earlier version, and lacks batches that it had: restore it to the "
                 "version before this RESTORE; or begin the table again with an empty target and a snapshot"
@@ -166,7 +165,10 @@ class DeltaTarget:
         )
 
     def versions(self) -> Iterator[TargetVersion]:
-        return versions(self._folder)
+        for version, info in commits(self._folder):
+            if (commit := commit_of(_metadata(info))) is not None:
+                time = datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC)
+                yield TargetVersion(version, commit, time)
 
     def maintain(self) -> None:
         snapshot = self._snapshot()
@@ -240,16 +242,6 @@ def folder_name(name: str) -> str:
     return re.sub(
         r"[^\w $.-]|^[._]", lambda found: "".join(f"~{byte:02X}" for byte in found[0].encode()), name
     )
-
-
-def versions(folder: DeltaFolder) -> Iterator[TargetVersion]:
-    """Yield the versions at the ends of batches, newest first."""
-    for version, info in commits(folder):
-        commit = commit_of(_metadata(info))
-        if commit is not None:
-            yield TargetVersion(
-                version, commit, datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC)
-            )
 
 
 def set_back(folder: DeltaFolder, table: str) -> Literal["replaced", "restored"] | None:
