@@ -7,7 +7,7 @@ not depend on its watch: an error is logged, and the stream continues.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -187,12 +187,11 @@ class PublicationWatch:
         if not self._state.loaded:
             await self._load(position, fresh)
         truncates, commits = self._counts.truncates, self._counts.commits
-        before = len(truncates)
         compared = await self._reader.compare(self._state.picture, self._on_renamed)
-        found = compared.differences(frozenset(truncates))
+        found = compared.differences(_truncated(truncates))
         if any(compared.has_trigger or each.what == "partition_truncated" for each in found):
             await self._wait_for_stream(compared.now.lsn)
-            found = compared.differences(frozenset(truncates))
+            found = compared.differences(_truncated(truncates))
         self.statistics.looks += 1
         visible = [each for each in commits if compared.seen.sees(*each)]
         known, now = self._state.picture, compared.now
@@ -201,15 +200,14 @@ class PublicationWatch:
             self._state.picture = now
         else:
             await self._notice(known, now, compared.changes(found, visible, complete=complete))
-        # Later truncates belong to the next comparison, unless this one has their tables.
-        later = [each for each in list(truncates)[before:] if each[1] not in compared.xids]
-        truncates.clear()
-        truncates.extend(later)
+        # The server sends a transaction shortly before other sessions see it. The next look sees the transaction.
         hidden = [each for each in commits if each not in visible]
+        later = [each for each in truncates if not compared.seen.sees(*each[2:])]
         commits.clear()
         commits.extend(hidden)
-        # The server sends a transaction shortly before other sessions see it.
-        self._described |= bool(hidden)
+        truncates.clear()
+        truncates.extend(later)
+        self._described |= bool(hidden or later)
         self._follows = self._gapless
         if self.statistics.error is not None:
             _log.info("the publications are watched again")
@@ -313,6 +311,10 @@ class PublicationWatch:
         if found.root_oid:
             family.append((found.root_schema, found.root_name))
         return selection.rules.selects(list(dict.fromkeys(family)))
+
+
+def _truncated(truncates: Iterable[tuple[int, int, int, LSN]]) -> frozenset[tuple[int, int]]:
+    return frozenset((oid, subxid) for oid, subxid, _, _ in truncates)
 
 
 def _quoted(schema: str, name: str) -> str:

@@ -12,7 +12,7 @@ cdef class Assembler:
     cdef public object in_progress, chunks
     cdef public Py_ssize_t unknown_prepared
     cdef readonly object _state  # for tests of the table of transitions
-    cdef object _resume, _part_xid, _begins, _begin, _transaction, _origin, _trace, _pending, _preparing, _altering
+    cdef object _resume, _part_xid, _begins, _begin, _transaction, _origin, _trace, _pending, _preparing, _altering, _truncated
     cdef public bint received
     cdef bint _deliver_prepared, _user_messages, _first, _skip
     cdef readonly Layouts layouts

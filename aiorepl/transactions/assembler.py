@@ -6,6 +6,7 @@ transaction passes through; streamed and prepared transactions are kept in ``InP
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from aiorepl.transactions.control_messages import PUBLICATION, is_control, witho
 from aiorepl.transactions.in_progress import InProgress
 from aiorepl.transactions.pending import OVERHEAD, SLICE_BYTES, DoubtfulMessages, Pending
 from aiorepl.transactions.replay import ReplayFilter
-from aiorepl.transactions.row_counts import RowCounts
+from aiorepl.transactions.row_counts import MOST_KEPT, RowCounts
 from aiorepl.transactions.rows import Layouts
 from aiorepl.transactions.slices import Slice, TwoPhase
 from aiorepl.transactions.spool import Spool
@@ -108,6 +109,8 @@ class Assembler:
         self._preparing: m.BeginPrepare | None = None
         # The transactions in progress with a message of the event trigger.
         self._altering: set[int] = set()
+        # The last truncates of each transaction in progress: table and subtransaction.
+        self._truncated: dict[int, deque[tuple[int, int]]] = {}
         self._handlers = self._handler_table()
 
     def _handler_table(self) -> dict[type, Callable[[Any], None]]:
@@ -344,7 +347,11 @@ class Assembler:
 
     def _stream_abort(self, message: m.StreamAbort) -> None:
         if message.subxid == message.xid:
-            self._altering.discard(message.xid)
+            self._forget(message.xid)
+        elif (truncated := self._truncated.get(message.xid)) is not None:
+            kept = [each for each in truncated if each[1] != message.subxid]
+            truncated.clear()
+            truncated.extend(kept)
         self.in_progress.stream_abort(message)
 
     def _begin_prepare(self, message: m.BeginPrepare) -> None:
@@ -418,7 +425,7 @@ class Assembler:
         self._deliver(header, pending, LSN(message.end_lsn), message)
 
     def _rollback_prepared(self, message: m.RollbackPrepared) -> None:
-        self._altering.discard(message.xid)
+        self._forget(message.xid)
         end_lsn = LSN(message.rollback_end_lsn)
         if end_lsn <= self._resume.after:
             self.in_progress.take_prepared(message)
@@ -460,14 +467,25 @@ class Assembler:
         self._slices.append(Slice(None, (), True, end_lsn, 0, two_phase))
 
     def _truncate(self, message: m.Truncate) -> None:
+        xid = self._xid()
+        truncated = self._truncated.get(xid)
+        if truncated is None:
+            truncated = self._truncated[xid] = deque(maxlen=MOST_KEPT)
         # In a stream, a message has the xid of its subtransaction, as the catalog has.
-        self._counts.truncated(message.relations, message.xid or self._xid())
+        truncated.extend([(relation.oid, message.xid or xid) for relation in message.relations])
         self._content(message)
 
     def _committed(self, xid: int, commit_lsn: LSN) -> None:
+        truncated = self._truncated.pop(xid, None)
+        if truncated is not None:
+            self._counts.truncated(truncated, xid, commit_lsn)
         if xid in self._altering:
             self._altering.remove(xid)
             self._counts.committed(xid, commit_lsn)
+
+    def _forget(self, xid: int) -> None:
+        self._altering.discard(xid)
+        self._truncated.pop(xid, None)
 
     def _xid(self) -> int:
         begin = self._begin

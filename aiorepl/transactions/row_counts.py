@@ -17,7 +17,8 @@ from aiorepl.pgoutput.rows import RowMessage
 # bounded number of series.
 MOST_TABLES: Final = 200
 OTHER: Final = "other"
-_MOST_KEPT: Final = 1000
+MOST_KEPT: Final = 1000
+"""The number of truncates, and of transactions, that are remembered for the watch on the publications."""
 _TRANSACTION_ROWS: Final = tuple(10**exponent for exponent in range(8))
 
 
@@ -73,9 +74,9 @@ class RowCounts:
 
     :param most: the number of tables that are counted separately, in the order in which their first rows arrive.
     :ivar transactions: a histogram of the number of changes in a received transaction.
-    :ivar truncates: table and transaction of the last truncates, which their reader removes.
+    :ivar truncates: the last committed truncates, which their reader removes: table, subtransaction, transaction and commit LSN.
     :ivar commits: xid and commit LSN of the last transactions with a message of the event trigger, which their reader removes.
-    :ivar altered: called when a table was described or truncated, and when such a transaction has committed.
+    :ivar altered: called when a table was described, and when a transaction with a truncate or such a message has committed.
     """
 
     __slots__ = ("_by_oid", "_most", "_other", "altered", "commits", "transactions", "truncates")
@@ -85,8 +86,8 @@ class RowCounts:
         self._by_oid: dict[int, TableCount] = {}
         self._other = TableCount(None, OTHER)
         self.transactions = Histogram(_TRANSACTION_ROWS)
-        self.truncates: deque[tuple[int, int]] = deque(maxlen=_MOST_KEPT)
-        self.commits: deque[tuple[int, LSN]] = deque(maxlen=_MOST_KEPT)
+        self.truncates: deque[tuple[int, int, int, LSN]] = deque(maxlen=MOST_KEPT)
+        self.commits: deque[tuple[int, LSN]] = deque(maxlen=MOST_KEPT)
         self.altered: Callable[[], None] | None = None
 
     def of(self, relation: Relation) -> TableCount:
@@ -100,9 +101,9 @@ class RowCounts:
             count.relation, count.table = relation, str(relation)
         return count
 
-    def truncated(self, relations: Iterable[Relation], xid: int) -> None:
-        """Remember a truncate."""
-        self.truncates.extend((relation.oid, xid) for relation in relations)
+    def truncated(self, truncated: Iterable[tuple[int, int]], xid: int, commit_lsn: LSN) -> None:
+        """Remember the truncates of a committed transaction: tables and subtransactions."""
+        self.truncates.extend((oid, subxid, xid, commit_lsn) for oid, subxid in truncated)
         self.described()
 
     def committed(self, xid: int, commit_lsn: LSN) -> None:

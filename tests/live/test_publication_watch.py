@@ -132,6 +132,33 @@ async def test_a_look_between_an_analyze_and_its_commit(watched, server):
         await connection.close()
 
 
+@SOME_SERVERS
+@pytest.mark.parametrize("statement", ["BEGIN; TRUNCATE m; COMMIT", "BEGIN; SAVEPOINT s; TRUNCATE m; COMMIT"])
+@pytest.mark.parametrize(
+    "kept", ["direct"], indirect=True
+)  # a journal waits until the transaction is visible
+async def test_a_look_between_a_truncate_and_its_visibility(watched, server, commits_wait, statement):
+    """A TRUNCATE of the root that the stream has before other sessions see it is not taken for one of its partitions."""
+    published, sink = watched.published, MemorySink()
+    connection = await asyncpg.connect(published.dsn)
+    async with watched.pipeline(sink) as pipeline:
+        await watched.looked(pipeline)
+        try:
+            await published.execute(
+                "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()"
+            )
+            await commits_wait(published.dsn)
+            truncate = asyncio.create_task(connection.execute(statement))
+            await until(lambda: [change for change in sink.changes if change.kind == "truncate"], bool)
+            await watched.looked(pipeline)
+            assert not truncate.done()
+        finally:
+            await published.execute("ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        await truncate
+        assert [] == await watched.noticed(pipeline, sink)
+    await connection.close()
+
+
 def of_publications(version: int) -> Iterator[tuple[list[str], list[str]]]:
     """Statements, and what they are noticed as."""
     yield ["ALTER PUBLICATION w ADD TABLE loose"], ["table_added public.loose"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from aiorepl.lsn import LSN
+from aiorepl.testing import messages as build
 from aiorepl.transactions.replay import ReplayFilter
 
 
@@ -37,3 +40,25 @@ def test_delivered_at_prepare(wired, say):
     wire = wired(deliver_prepared=True)
     wire.feed(say.prepare("p", 5, 0x10, say.row("a")), say.commit_prepared("p", 5, 0x20))
     assert (1, 1) == (wire.counts.transactions.count, wire.counts.transactions.sum)
+
+
+def test_truncates(cramped, say):
+    """A truncate is remembered once its transaction has committed, unless its subtransaction rolled back."""
+    truncate = partial(build.truncate, relations=[7])
+    told = []
+    cramped.counts.altered = lambda: told.append(list(cramped.counts.truncates))
+    cramped.feed(
+        say.block(5, truncate(xid=5), truncate(xid=6), truncate(xid=7)),
+        say.abort(5, 6),
+        say.block(8, truncate(xid=8)),
+        say.abort(8),
+        say.prepare("p", 9, 0x20, truncate()),
+        say.prepare("q", 10, 0x28, truncate()),
+        say.rollback_prepared("q", 10, 0x30, 0x28),
+    )
+    assert not cramped.counts.truncates
+
+    cramped.feed(say.plain(11, 0x40, truncate()), say.commit(5, 0x50), say.commit_prepared("p", 9, 0x60))
+    expected = [(7, 11, 11, 0x40), (7, 5, 5, 0x50), (7, 7, 5, 0x50), (7, 9, 9, 0x60)]
+    assert expected == list(cramped.counts.truncates)
+    assert [expected[:1], expected[:3], expected] == told

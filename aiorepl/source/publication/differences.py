@@ -99,7 +99,7 @@ def differences(
 
     :param found: the details of the ``examined`` tables; a table that does not exist is missing.
     :param version: the server's major version.
-    :param truncated: table and transaction of each truncate that the stream has had since ``before``.
+    :param truncated: table and transaction, or subtransaction, of each truncate that the stream has had since ``before``.
     """
     result = _of_publications(before, now)
     result += _of_tables(before, now, found)

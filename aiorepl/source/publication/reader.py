@@ -50,15 +50,10 @@ class Comparison:
         self._found = found
         self._version = version
 
-    @property
-    def xids(self) -> set[int]:
-        """The transactions that wrote the rows of these tables in ``pg_class``."""
-        return {each.xid for each in self._found.values()}
-
     def differences(self, truncated: AbstractSet[tuple[int, int]]) -> list[Difference]:
         """Return the differences.
 
-        :param truncated: table and transaction of each truncate that the stream has had since the earlier picture.
+        :param truncated: as in ``differences``.
         """
         if self._before.hash == self.now.hash:
             return []
