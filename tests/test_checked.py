@@ -23,10 +23,8 @@ from aiorepl.durations import Duration
 from aiorepl.fitting import MISFIT, fitted
 from aiorepl.formats import named
 from aiorepl.formats.cloudevents import CloudEventsFormat
-from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.pretty import PrettyFormat
-from aiorepl.formats.wal2json import Wal2JsonFormat
 from aiorepl.journal import Retention
 from aiorepl.monitoring import Watch
 from aiorepl.pipeline.registry import load, sinks
@@ -34,6 +32,8 @@ from aiorepl.sizes import Size
 from aiorepl.storage.local import LocalStore
 from aiorepl.storage.store import Store
 from aiorepl.testing import MemorySink, MemorySource
+from aiorepl_sinks.formats.debezium import DebeziumFormat
+from aiorepl_sinks.formats.wal2json import Wal2JsonFormat
 from tests.wrong_options import problems
 
 SOURCE = MemorySource()

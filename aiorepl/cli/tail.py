@@ -10,7 +10,7 @@ import click
 
 from aiorepl.cli import options
 from aiorepl.errors import ConfigurationError, SinkError
-from aiorepl.formats import NAMES, Values
+from aiorepl.formats import Values
 from aiorepl.lsn import LSN
 
 
@@ -54,8 +54,8 @@ from aiorepl.lsn import LSN
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(NAMES),
-    help="pretty is for reading, the others are for programs. Default: pretty on a terminal, else native.",
+    metavar="NAME",
+    help="pretty is for reading; native, debezium, cloudevents, wal2json and those of plug-ins are for programs. Default: pretty on a terminal, else native.",
 )
 @click.option(
     "--values",

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from importlib import import_module
 from pkgutil import get_data
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import orjson
 
-from aiorepl import compiled
+from aiorepl import compiled, plugins
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.suggestions import suggestion
@@ -25,21 +24,18 @@ if TYPE_CHECKING:
 
 __path__ = compiled.path_of(__name__, __path__)
 
-# Module and class of each format, imported on first use, and whether it has the option ``values``.
-_FORMATS: Final = {
-    "native": ("aiorepl.formats.native:NativeFormat", True),
-    "debezium": ("aiorepl.formats.debezium:DebeziumFormat", False),
-    "cloudevents": ("aiorepl.formats.cloudevents:CloudEventsFormat", True),
-    "wal2json": ("aiorepl.formats.wal2json:Wal2JsonFormat", False),
-    "pretty": ("aiorepl.formats.pretty:PrettyFormat", False),
-}
-NAMES: Final = tuple(_FORMATS)
-"""The names of all formats."""
+GROUP: Final = "aiorepl.formats"
+"""The group of entry points in which formats are registered, the built-in ones too."""
 
 Values: TypeAlias = Literal["typed", "text"]
 """How columns are written: by JSON's types where they fit, or as PostgreSQL's text."""
 
-__all__ = ["NAMES", "Values", "named", "native_schema"]
+__all__ = ["GROUP", "Values", "named", "names", "native_schema"]
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the installed formats."""
+    return tuple(sorted(plugins.installed(GROUP)))
 
 
 @checked("format", own=("position",))
@@ -57,32 +53,32 @@ def named(
     :param values: ``"typed"`` or ``"text"``, for formats with a choice.
     :param boundaries: write events for the begin and the end of a transaction too.
     :param position: the source's position; formats that name the source take its name from the position by default.
-    :raises ConfigurationError: for an unknown name, an option that the format does not have, or ``values`` that it
-        cannot write.
+    :raises ConfigurationError: for an unknown name, an option that the format does not have, or ``values`` or
+        ``boundaries`` that it cannot write.
     """
+    from aiorepl.formats.format import Format
+
     options: dict[str, Any] = {"type": chosen} if isinstance(chosen, str) else dict(chosen)
     name = options.pop("type", None)
-    if name not in _FORMATS:
-        raise ConfigurationError(f"format {name!r} does not exist: {suggestion(str(name), NAMES)}")
-    path, has_values = _FORMATS[name]
-    if has_values:
+    if not isinstance(name, str):
+        raise ConfigurationError(f"format: type is missing: {suggestion('', names())}")
+    found: type[Format] = plugins.load(GROUP, name, (Format,))
+    known = inspect.signature(found).parameters
+    if "values" in known:
         options.setdefault("values", values)
-    elif values == "text" and name != "pretty":
+    elif values == "text" and not found.text_only:
         raise ConfigurationError(
             f"format {name} has no option values: remove values = text, or use native or cloudevents"
         )
-    if position is not None and name == "debezium":
-        options.setdefault("name", position.slot)
-        options.setdefault("database", position.database or "")
-    if position is not None and name == "cloudevents":
-        options.setdefault("source", f"/postgresql/{position.system_identifier}/{position.slot}")
-    module, _, attribute = path.partition(":")
-    found = getattr(import_module(module), attribute)
-    known = inspect.signature(found).parameters
+    if "boundaries" in known:
+        options.setdefault("boundaries", boundaries)
+    elif boundaries:
+        raise ConfigurationError(f"format {name} has no events for transactions: remove boundaries")
+    if position is not None:
+        options = found.defaults(position) | options
     for option in options.keys() - known.keys():
         raise ConfigurationError(f"format {name} has no option {option}: {suggestion(str(option), known)}")
-    made: Format = found(**{"boundaries": boundaries} | options)
-    return made
+    return found(**options)
 
 
 def native_schema() -> dict[str, Any]:

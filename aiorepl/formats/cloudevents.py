@@ -5,14 +5,16 @@ Structured mode, one JSON object per event, from ``events``::
     {"specversion":"1.0","id":"0/171B2A8-0","source":"/postgresql/7300…/orders","type":"aiorepl.insert.v1",
      "subject":"public.orders","time":"2026-11-21T08:00:00.123456Z","datacontenttype":"application/json","data":{…}}
 
-Binary mode, with the attributes as headers, from ``http`` and ``kafka``.
+Binary mode, with the native event as payload and the attributes as headers: the option ``binary``.
 
 Source: CloudEvents 1.0.2, its JSON event format, HTTP and Kafka protocol bindings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
+from typing import Any, Literal
 from urllib.parse import quote
 
 import orjson
@@ -22,6 +24,7 @@ from aiorepl.formats import Values
 from aiorepl.formats.format import Format, event_id, iso_time
 from aiorepl.formats.native import NativeFormat
 from aiorepl.formats.pieces import joined
+from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, RowChange, Truncate, is_large
 from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.schema_changes import SchemaChange
@@ -39,6 +42,7 @@ class CloudEventsFormat(Format):
     :param source: the attribute ``source``, a URI reference; unique together with ``id``.
     :param type_prefix: the part of ``type`` before the kind of the event.
     :param values: ``"typed"`` or ``"text"``, for the native event in ``data``.
+    :param binary: binary mode, with the headers of ``"http"`` (``ce-id`` …) or ``"kafka"`` (``ce_id`` …); ``None``: structured mode.
     :param boundaries: write events for the begin and the end of a transaction too.
     :raises ConfigurationError: an option has a value that it cannot have.
     """
@@ -53,29 +57,37 @@ class CloudEventsFormat(Format):
         source: str = "/postgresql",
         type_prefix: str = "aiorepl",
         values: Values = "typed",
+        binary: Literal["http", "kafka"] | None = None,
         boundaries: bool = False,
     ) -> None:
         super().__init__(boundaries=boundaries)
+        self._binary = binary
         self._source = source
         self._type_prefix = type_prefix
         self._native = NativeFormat(values=values)
 
+    @classmethod
+    def defaults(cls, position: Position) -> dict[str, Any]:
+        return {"source": f"/postgresql/{position.system_identifier}/{position.slot}"}
+
     def event(self, change: Change) -> bytes:
-        """Return a change in structured mode."""
+        """Return a change in structured mode, or the native event in binary mode."""
+        if self._binary is not None:
+            return self._native.event(change)
         if isinstance(change, RowChange) and is_large(change):
             pieces = self._native.event_pieces(change)
             return joined(chain((_head(self.attributes(change)),), pieces, (b"}",)), pieces.least)
         return _structured(self.attributes(change), self._native.event(change))
 
-    def http(self, change: Change) -> tuple[dict[str, str], bytes]:
-        """Return a change in HTTP's binary mode: headers (``ce-id`` …, ``content-type``) and the body."""
-        headers = {f"ce-{name}": quote(value, _HTTP_SAFE) for name, value in self.attributes(change).items()}
-        return _with_content_type(headers, "ce-"), self._native.event(change)
-
-    def kafka(self, change: Change) -> tuple[dict[str, str], bytes]:
-        """Return a change in Kafka's binary mode: headers (``ce_id`` …, ``content-type``) and the value."""
-        headers = {f"ce_{name}": value for name, value in self.attributes(change).items()}
-        return _with_content_type(headers, "ce_"), self._native.event(change)
+    def headers(self, change: Change) -> Mapping[str, str]:
+        """Return the attributes and ``content-type`` in binary mode; nothing in structured mode."""
+        if self._binary is None:
+            return {}
+        attributes = self.attributes(change)
+        content_type = {"content-type": attributes.pop("datacontenttype")}
+        if self._binary == "kafka":
+            return {f"ce_{name}": value for name, value in attributes.items()} | content_type
+        return {f"ce-{name}": quote(value, _HTTP_SAFE) for name, value in attributes.items()} | content_type
 
     def key(self, change: Change) -> bytes | None:
         """Return the native format's key."""
@@ -128,8 +140,3 @@ def _structured(attributes: dict[str, str], data: bytes) -> bytes:
 def _head(attributes: dict[str, str]) -> bytes:
     """Return a structured event up to its data."""
     return orjson.dumps(attributes)[:-1] + b',"data":'
-
-
-def _with_content_type(headers: dict[str, str], prefix: str) -> dict[str, str]:
-    headers["content-type"] = headers.pop(f"{prefix}datacontenttype")
-    return headers

@@ -1,29 +1,33 @@
-"""Makes single events, as a sink's options specify them, for targets that store each event by itself. Pure.
+"""Makes single events, as a sink's options specify them, for targets that store each event by itself.
 
 ::
 
     events = Events(format, values=values, binary="http" if binary else None)
     events.open(context.position)
+    await events.prepare(batch.changes, routing)
     for change in batch.changes:
-        for part, payload, headers in events.of(change):
-            publish(routing(part), events.format.key(part), payload, headers)
+        for part, copies in events.of(change, routing):
+            for destination, payload, headers in copies:
+                publish(destination, events.key(part, destination), payload, headers)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats import Values, named
-from aiorepl.formats.cloudevents import CloudEventsFormat
 from aiorepl.formats.format import Format
+from aiorepl.formats.routing import Routing
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change
 
-_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+Route = Callable[[Change], Iterable[str]]
+"""Returns the topics, subjects or streams of a change."""
+
+_BY_TABLE: Final = Routing("{schema}.{table}")
 
 
 class Events:
@@ -35,8 +39,6 @@ class Events:
     :raises ConfigurationError: as ``named``, or ``binary`` with another format than CloudEvents.
     """
 
-    format: Format
-
     def __init__(
         self,
         chosen: str | Mapping[str, Any] = "native",
@@ -44,30 +46,54 @@ class Events:
         values: Values = "typed",
         binary: Literal["http", "kafka"] | None = None,
     ) -> None:
+        if binary is not None:
+            options = {"type": chosen} if isinstance(chosen, str) else chosen
+            if options.get("type") != "cloudevents":
+                raise ConfigurationError("binary is a mode of CloudEvents: set format = cloudevents")
+            chosen = {**options, "binary": binary}
         self._named = partial(named, chosen, values=values)
-        self._mode = binary
-        self._use(self._named())
+        self.format: Format = self._named()
 
     def open(self, position: Position) -> None:
         """Set the name of the source, for formats that write it."""
-        self._use(self._named(position=position))
+        self.format = self._named(position=position)
 
-    def of(self, change: Change) -> Iterator[tuple[Change, bytes, Mapping[str, str]]]:
-        """Yield the events of a change, each with the part of the change to route it by, its payload and its headers.
+    async def prepare(self, changes: Iterable[Change], route: Route | None = None) -> None:
+        """Let the format do its I/O for the events of ``changes``, such as registering schemas. Call this before ``of``.
 
+        :raises TransientError: the same call may succeed later.
+        :raises PermanentError: a change has no event.
+        """
+        form = self.format
+        if type(form).prepare is Format.prepare and type(form).to is Format.to:
+            return
+        for change in changes:
+            for part in form.split(change):
+                for destination in (route or _table)(part):
+                    await form.to(destination).prepare(part)
+
+    def of(
+        self, change: Change, route: Route | None = None
+    ) -> Iterator[tuple[Change, list[tuple[str, bytes, Mapping[str, str]]]]]:
+        """Yield each part of a change that has an event, with destination, payload and headers for each of its destinations.
+
+        :param route: the destinations; ``None``, for a target without any: each part has one event.
         :raises DataError: the bytes of a column do not match its type.
         """
         for part in self.format.split(change):
-            if self._binary is None:
-                yield part, self.format.event(part), _NO_HEADERS
-            else:
-                headers, payload = self._binary(part)
-                yield part, payload, headers
+            copies: list[tuple[str, bytes, Mapping[str, str]]] = []
+            made: dict[Format, tuple[bytes, Mapping[str, str]]] = {}
+            for destination in (route or _table)(part):
+                form = self.format.to(destination)
+                if form not in made:
+                    made[form] = form.event(part), form.headers(part)
+                copies.append((destination, *made[form]))
+            yield part, copies
 
-    def _use(self, format_: Format) -> None:
-        self.format = format_
-        self._binary: Callable[[Change], tuple[dict[str, str], bytes]] | None = None
-        if self._mode is not None:
-            if not isinstance(format_, CloudEventsFormat):
-                raise ConfigurationError("binary is a mode of CloudEvents: set format = cloudevents")
-            self._binary = format_.kafka if self._mode == "kafka" else format_.http
+    def key(self, part: Change, destination: str) -> bytes | None:
+        """Return the key of an event that ``of`` yielded; ``None`` without a key."""
+        return self.format.to(destination).key(part)
+
+
+def _table(part: Change) -> tuple[str, ...]:
+    return _BY_TABLE(part)[:1]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 from aiorepl.formats.pieces import Piece
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.relations import Relation
+from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Message, Truncate
 from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.resync import Resync
@@ -20,17 +22,21 @@ from aiorepl.transactions.transaction import Transaction, to_datetime
 _CYCLE: Final = 146_097 * 86_400_000_000  # microseconds in 400 years
 # A larger event is written by itself, because joining it with others would copy it.
 _LARGE_EVENT: Final = 1024 * 1024
+_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 
 
 class Format:
     """Writes events. Override ``event``, and ``begin`` and ``end`` if there are boundaries.
 
-    If events get their own keys, topics or headers, pass each change through ``split`` first::
+    A format is found by its name among the entry points of the group ``aiorepl.formats``. Its options are the keyword
+    arguments of its class. Sinks that store each event by itself use ``aiorepl.formats.events.Events``, which makes these
+    calls for a change::
 
-        for change in batch.changes:
-            for part in form.split(change):
-                send(routing(part), form.event(part))
+        for part in form.split(change):
+            bound = form.to(destination)
+            await bound.prepare(part)  # the only call that may do I/O
+            bound.key(part), bound.event(part), bound.headers(part)
 
     :param boundaries: write events for the begin and the end of a transaction too.
     """
@@ -38,11 +44,22 @@ class Format:
     content_type: str = "application/json"
     """The media type of an event."""
 
+    is_text: bool = True
+    """Whether events are text without line ends, so that they can be lines of a file."""
+
+    text_only: bool = False
+    """Whether every value is PostgreSQL's text, so that ``values = text`` changes nothing."""
+
     supports_prepared: bool = False
     """Whether the format has events for PREPARE and for the decision, so that a transaction may be delivered at PREPARE."""
 
     has_resync: bool = False
     """Whether the format has an event for a ``Resync``."""
+
+    @classmethod
+    def defaults(cls, position: Position) -> dict[str, Any]:
+        """Return options that name the source, for those that the user has not set."""
+        return {}
 
     def __init__(self, *, boundaries: bool = False) -> None:
         self.boundaries = boundaries
@@ -78,6 +95,19 @@ class Format:
         """Split a change into changes with one event each: usually itself, or none if the format has no event for it."""
         return (change,)
 
+    def to(self, destination: str) -> Format:
+        """Return the format of the events for a topic, subject or stream: itself, unless the bytes depend on the destination."""
+        return self
+
+    async def prepare(self, change: Change) -> None:
+        """Do the I/O that ``event``, ``key`` and ``headers`` need for a change that ``split`` returned, such as registering a schema.
+
+        It is called before ``event`` for every change, so it returns at once if nothing is new. The others do no I/O.
+
+        :raises TransientError: the same call may succeed later.
+        :raises PermanentError: the change has no event, for example because the registry refuses its schema.
+        """
+
     def event(self, change: Change) -> bytes:
         """Return the event of a change that ``split`` returned.
 
@@ -88,6 +118,10 @@ class Format:
     def key(self, change: Change) -> bytes | None:
         """Return the key of a change's event, for targets with message keys; ``None`` without a key."""
         return None
+
+    def headers(self, change: Change) -> Mapping[str, str]:
+        """Return the headers of a change's event, for targets that have headers."""
+        return _NO_HEADERS
 
     def _begin_event(self, part: Slice) -> bytes | None:
         transaction = part.transaction

@@ -55,6 +55,7 @@ class PrettyFormat(Format):
     """
 
     content_type = "text/plain"
+    text_only = True
     supports_prepared = True
     has_resync = True
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, BinaryIO
 
-from aiorepl import Batch, PermanentError, Position, Sink, SinkContext
+from aiorepl import Batch, ConfigurationError, PermanentError, Position, Sink, SinkContext
 from aiorepl.checked import checked
 from aiorepl.formats import Values, named
 from aiorepl.formats.pieces import Piece
@@ -39,6 +39,8 @@ class StdoutSink(Sink):
     ) -> None:
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
+        if not self._format.is_text:
+            raise ConfigurationError("stdout: it writes one event per line: set a format of text")
         # Rows may be written at PREPARE only if a later line reports COMMIT PREPARED or ROLLBACK PREPARED.
         self.supports_prepared = boundaries and self._format.supports_prepared
         # Only some formats have an event for a Resync.

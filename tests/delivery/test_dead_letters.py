@@ -21,7 +21,6 @@ from aiorepl import (
     SinkError,
 )
 from aiorepl.delivery.redelivery import redeliver
-from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.formats.native import NativeFormat
 from aiorepl.sink import SinkContext
 from aiorepl.testing import MemorySource
@@ -29,6 +28,7 @@ from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column, message
 from aiorepl.testing.stream import Stream
 from aiorepl.values.types import TypeInfo
+from aiorepl_sinks.formats.debezium import DebeziumFormat
 
 
 class Refusing(MemorySink):

@@ -26,7 +26,7 @@ from aiorepl import (
 from aiorepl.delivery.batching import Batcher
 from aiorepl.delivery.partitioning import by_key, by_table, order, stages
 from aiorepl.errors import ServerError
-from aiorepl.formats import NAMES, named
+from aiorepl.formats import named, names
 from aiorepl.sink import Batch
 from aiorepl.source.catalog.tables import TableCatalog
 from aiorepl.source.ledger import Ledger
@@ -267,7 +267,7 @@ def test_events():
     """Each format has an event for a Resync, or drops it."""
     resync = Resync(LSN(0x1A2B), "lost", LSN(0x1000))
     assert "0/1A2B-resync" == event_id(resync)
-    for name in NAMES:
+    for name in names():
         form = named(name)
         lines = form.lines([resync.slice()])
         assert bool(lines) == form.has_resync == (name not in ("debezium", "wal2json"))

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from aiorepl import LSN, UNCHANGED, ConfigurationError
-from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
+from aiorepl_sinks.formats.debezium import DebeziumFormat
 
 INT4, BYTEA, TEXT_ARRAY, BYTEA_ARRAY, INT4_ARRAY, UUID_ARRAY = 23, 17, 1009, 1001, 1007, 2951
 PLACEHOLDER = "__debezium_unavailable_value"

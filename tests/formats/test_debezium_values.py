@@ -9,10 +9,10 @@ from decimal import Decimal
 import pytest
 
 from aiorepl import DataError
-from aiorepl.formats.debezium import DebeziumFormat
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.values.types import BUILTIN, TypeInfo
+from aiorepl_sinks.formats.debezium import DebeziumFormat
 
 OIDS = {info.name: info.oid for info in BUILTIN.values()}
 HSTORE, MOOD, PRICE, VECTOR, GEOMETRY, LABEL = 90001, 90002, 90003, 90004, 90005, 90006

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import aiorepl
-from aiorepl.formats import NAMES, named
+from aiorepl.formats import named, names
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names())
 def test_every_option_is_told_of(name):
     """The page documents every option of a format in the format's own section."""
     part = re.search(rf"^## {name}$(.*?)(?=^## )", PAGE, re.DOTALL | re.MULTILINE)[1]

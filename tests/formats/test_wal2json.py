@@ -8,12 +8,12 @@ import pytest
 
 from aiorepl import UNCHANGED, DataError
 from aiorepl.formats.type_names import type_name
-from aiorepl.formats.wal2json import Wal2JsonFormat
 from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.values.registry import Types
 from aiorepl.values.types import BUILTIN, TypeInfo
+from aiorepl_sinks.formats.wal2json import Wal2JsonFormat
 
 OIDS = {info.name: info.oid for info in BUILTIN.values()}
 NUMERIC_5_3 = (5 << 16 | 3) + 4

@@ -51,7 +51,12 @@ class Whole(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Encode the events, and release ``written`` for each row."""
-        events = [payload for change in batch.changes for _, payload, _ in self._events.of(change)]
+        events = [
+            payload
+            for change in batch.changes
+            for _, copies in self._events.of(change)
+            for _, payload, _ in copies
+        ]
         for _ in events:
             await self._together.wait()
             self.written.release()

@@ -10,7 +10,7 @@ import os
 import pytest
 
 from aiorepl import ConfigurationError, PermanentError
-from aiorepl.formats import NAMES
+from aiorepl.formats import names
 from aiorepl.pipeline.registry import load, sinks
 from aiorepl_sinks.stdout import StdoutSink
 
@@ -99,5 +99,5 @@ async def test_other_formats(source):
 
 def test_prepared_transactions_are_taken_where_the_format_tells_of_them():
     """Debezium and wal2json know of no PREPARE."""
-    taken = [name for name in NAMES if StdoutSink(format=name, boundaries=True).supports_prepared]
-    assert ["native", "cloudevents", "pretty"] == taken
+    taken = [name for name in names() if StdoutSink(format=name, boundaries=True).supports_prepared]
+    assert ["cloudevents", "native", "pretty"] == taken

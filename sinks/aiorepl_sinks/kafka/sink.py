@@ -187,6 +187,7 @@ class KafkaSink(Sink):
         await self._cluster.disconnect()
 
     async def _deliver(self, batch: Batch, end_lsn: LSN | None) -> None:
+        await self._events.prepare(batch.changes, self._topics)
         # A list, because changes that are spilled to disk are new objects in each iteration.
         records = [record for change in batch.changes for record in self._records(change)]
         too_large = {
@@ -287,22 +288,23 @@ class KafkaSink(Sink):
                 ("ordinal", b"%d" % change.ordinal),
                 ("xid", b"%d" % change.transaction.xid),
             ]
-        for part, value, attributes in self._events.of(change):
-            topics, keys = self._topic(part), self._keys_of(part)
-            described = headers + [(name, text.encode()) for name, text in attributes.items()]
-            for number, topic in enumerate(map(topic_name, topics)):
-                key = keys[number] if len(keys) == len(topics) else keys[0]
+        for part, copies in self._events.of(change, self._topics):
+            routed = None if self._routing_key is None else self._routing_key(part)
+            for number, (topic, value, attributes) in enumerate(copies):
+                if routed is None:
+                    key = self._events.key(part, topic)
+                else:
+                    # One for each table of a truncate, or one for all.
+                    key = routed[number if len(routed) == len(copies) else 0].encode() or None
+                described = headers + [(name, text.encode()) for name, text in attributes.items()]
                 # Changes without a key go to one partition of their topic, so that they stay in order.
                 partition_key = topic.encode() if key is None else key
                 yield Record(change, topic, key, value, described, partition_key)
                 if self._tombstones and key is not None and isinstance(part, Delete):
                     yield Record(change, topic, key, None, headers, partition_key)
 
-    def _keys_of(self, part: Change) -> Sequence[bytes | None]:
-        """Return the keys of a change: one, or for a truncate with a routing key one for each table."""
-        if self._routing_key is not None:
-            return [key.encode() or None for key in self._routing_key(part)]
-        return [self._events.format.key(part)]
+    def _topics(self, part: Change) -> Iterator[str]:
+        return map(topic_name, self._topic(part))
 
     def _rejection(
         self, too_large: Sequence[Change], rejected: Sequence[Change] = (), *, fatal: bool = False

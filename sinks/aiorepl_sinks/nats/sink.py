@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
@@ -124,6 +124,7 @@ class NatsSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Publish, and wait until the stream has acknowledged every message."""
+        await self._events.prepare(batch.changes, self._subjects_of)
         messages = [message for change in batch.changes for message in self._messages(change)]
         rejected = await self._stream.publish(messages)
         if rejected:
@@ -141,13 +142,16 @@ class NatsSink(Sink):
         """Make a change's messages: one for each subject, and for each event that the format makes of the change."""
         identity = self._source + event_id(change)
         count = 0
-        for part, payload, attributes in self._events.of(change):
-            headers = attributes or {"Content-Type": self._events.format.content_type}
-            for subject in dict.fromkeys(map(_subject, self._route(part))):
+        for _, copies in self._events.of(change, self._subjects_of):
+            for subject, payload, attributes in copies:
+                headers = attributes or {"Content-Type": self._events.format.content_type}
                 message_id = f"{identity}.{count}" if count else identity
                 ids = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._stream.name}
                 yield NatsMessage(change, subject, payload, {**headers, **ids})
                 count += 1
+
+    def _subjects_of(self, part: Change) -> Iterable[str]:
+        return dict.fromkeys(map(_subject, self._route(part)))
 
 
 _FORBIDDEN: Final = {ord(character): f"%{ord(character):02X}" for character in " \t\r\n\f\v\0*>"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
 from typing import Any, Final
 
@@ -163,6 +163,7 @@ class RedisSink(Sink):
 
     async def write(self, batch: Batch) -> None:
         """Add the entries that are not in Redis yet, and move the position."""
+        await self._events.prepare(batch.changes, self._streams)
         changes, schema_events = self._entries(batch, self._last_id)
         end_lsn, position = batch.end_lsn, b""
         if end_lsn is not None and self._source is not None:
@@ -184,6 +185,7 @@ class RedisSink(Sink):
 
     async def replay(self, batch: Batch) -> None:
         """Add a dead letter's entries under new IDs; the position does not change."""
+        await self._events.prepare(batch.changes, self._streams)
         changes, _ = self._entries(batch, "")
         try:
             while chunk := list(_chunk(changes)):
@@ -212,7 +214,7 @@ class RedisSink(Sink):
             if isinstance(change, SchemaChange):
                 # A schema change has the ordinal of the next row, and no ID is free before that row's. So its event
                 # becomes a field of the row's entry.
-                events = [event for _, event, _ in self._events.of(change)]
+                events = [copies[0][1] for _, copies in self._events.of(change, self._streams)]
                 oid = change.relation.oid
                 schema_events[oid] = schema_events.get(oid, []) + events
             else:
@@ -233,19 +235,22 @@ class RedisSink(Sink):
         entries = []
         lsn, ordinal = _parse_id(_identity(change))
         parts: Counter[str] = Counter()
-        for part, value, _ in self._events.of(change):
-            if len(value) > self._max_event_bytes:
-                # The batch is rejected as a whole, because the position must not pass a rejected change.
-                raise PermanentError(
-                    f"redis: the event of {change!r} has {len(value)} bytes, more than max_event_bytes: raise it"
-                )
-            key = self._events.format.key(part)
-            fields = [*schema_fields, *((b"key", key) if key is not None else ()), b"value", value]
-            for stream in dict.fromkeys(self._route(part)):
+        for part, copies in self._events.of(change, self._streams):
+            for stream, value, _ in copies:
+                if len(value) > self._max_event_bytes:
+                    # The batch is rejected as a whole, because the position must not pass a rejected change.
+                    raise PermanentError(
+                        f"redis: the event of {change!r} has {len(value)} bytes, more than max_event_bytes: raise it"
+                    )
+                key = self._events.key(part, stream)
+                fields = [*schema_fields, *((b"key", key) if key is not None else ()), b"value", value]
                 number = ordinal if not self._splits else (ordinal << 16) + parts[stream]
                 parts[stream] += 1
                 entries.append((stream, f"{lsn}-{number}", fields))
         return entries
+
+    def _streams(self, part: Change) -> Iterable[str]:
+        return dict.fromkeys(self._route(part))
 
     @property
     def _splits(self) -> bool:

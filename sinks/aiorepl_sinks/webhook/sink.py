@@ -202,6 +202,7 @@ class WebhookSink(Sink):
             raise PermanentError(self._stopped, fatal=True)
         delivery = self._unfinished.pop(batch, None)
         if delivery is None:
+            await self._events.prepare(batch.changes)
             delivery = _Delivery(batch, deque(self._cut(self._events_of(batch))))
         try:
             while delivery.requests:
@@ -221,7 +222,7 @@ class WebhookSink(Sink):
 
     def _events_of(self, batch: Batch) -> Iterator[Event]:
         for change in batch.changes:
-            for number, (_, data, attributes) in enumerate(self._events.of(change)):
+            for number, (_, ((_, data, attributes),)) in enumerate(self._events.of(change)):
                 headers = tuple(
                     (name.encode(), value.encode())
                     for name, value in attributes.items()

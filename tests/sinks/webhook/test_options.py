@@ -26,7 +26,7 @@ URL = "https://receiver.example/hook"
         ({"secrets": ["s3cr3t"]}, "secret 1 is not in the form"),
         ({"secrets": "whsec_s3cr3t"}, "secrets is of type str, but must be a list of text"),
         ({"body": "xml"}, "body is 'xml', but must be json, ndjson, event or binary"),
-        ({"format": "avro"}, "format 'avro' does not exist"),
+        ({"format": "avro"}, "no format 'avro' is installed"),
         ({"format": "pretty"}, "text/plain, not JSON: set body = event"),
         ({"format": "native", "body": "binary"}, "a mode of CloudEvents"),
         ({"values": "raw"}, "values is 'raw', but must be typed or text"),

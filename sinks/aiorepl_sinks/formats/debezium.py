@@ -18,13 +18,12 @@ import orjson
 
 from aiorepl.checked import checked
 from aiorepl.epoch import EPOCH_MICROSECONDS
-from aiorepl.formats import debezium_values as values
 from aiorepl.formats.columns import Columns, Frame, TableColumns
-from aiorepl.formats.debezium_counts import Counts
 from aiorepl.formats.format import Format, by_table, commit_lsn, only_table
 from aiorepl.lsn import LSN
 from aiorepl.pgoutput import messages as m
 from aiorepl.pgoutput.tuples import UNCHANGED
+from aiorepl.position import Position
 from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
 from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.resync import Resync
@@ -32,6 +31,8 @@ from aiorepl.transactions.rows import Layout
 from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
+from aiorepl_sinks.formats import debezium_values as values
+from aiorepl_sinks.formats.debezium_counts import Counts
 
 _OPERATIONS = {"insert": b"c", "read": b"r", "update": b"u", "delete": b"d"}
 _MESSAGES = "LOGICAL_DECODING_MESSAGE"
@@ -73,6 +74,10 @@ class DebeziumFormat(Format):
             orjson.dumps(_version()),
             orjson.dumps(name),
         )
+
+    @classmethod
+    def defaults(cls, position: Position) -> dict[str, Any]:
+        return {"name": position.slot, "database": position.database or ""}
 
     def events(self, parts: Iterable[Slice]) -> Iterator[bytes]:
         """Yield the events of consecutive slices; a retried batch gets the same transaction metadata."""

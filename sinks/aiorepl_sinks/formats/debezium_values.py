@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import orjson
 
-from aiorepl.formats import debezium_times as times
 from aiorepl.pgoutput.relations import Column
 from aiorepl.values.array_text import Tree
 from aiorepl.values.arrays import parse
@@ -30,6 +29,7 @@ from aiorepl.values.extensions import CODECS as EXTENSION_CODECS
 from aiorepl.values.geometric import CODECS as GEOMETRIC
 from aiorepl.values.registry import Types
 from aiorepl.values.types import ARRAY, BASE, BUILTIN, NAME_ONLY, TypeInfo
+from aiorepl_sinks.formats import debezium_times as times
 
 Converter = Callable[[str], Any]
 

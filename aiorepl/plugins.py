@@ -1,0 +1,43 @@
+"""Finds plug-ins by name among the entry points of a group: sinks in ``aiorepl.sinks``, formats in ``aiorepl.formats``.
+
+The built-in ones are entry points, too.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from aiorepl.errors import ConfigurationError
+from aiorepl.suggestions import suggestion
+
+
+def installed(group: str) -> dict[str, EntryPoint]:
+    """Return the installed plug-ins of a group by name, without importing them."""
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def load(group: str, name: str, bases: tuple[type, ...]) -> Any:
+    """Return the class that is registered as ``name``.
+
+    :param bases: the class is a subclass of one of these.
+    :raises ConfigurationError: the plug-in is not installed, cannot be imported, or is of another class.
+    """
+    kind = group.rpartition(".")[2].removesuffix("s")
+    points = installed(group)
+    if name not in points:
+        known = suggestion(name, points) if points else "is aiorepl installed, or only on sys.path?"
+        raise ConfigurationError(f"no {kind} {name!r} is installed: {known}")
+    point = points[name]
+    try:
+        found = point.load()
+    except ImportError as error:
+        ours = point.dist is not None and point.dist.name == "aiorepl"
+        needed = f"'aiorepl[{name}]'" if ours else error.name
+        remedy = f": pip install {needed}" if needed else ""
+        detail = "" if isinstance(error, ModuleNotFoundError) else f" ({error})"
+        raise ConfigurationError(f"needs {error.name or 'a package'}{remedy}{detail}") from error
+    if not (isinstance(found, type) and issubclass(found, bases)):
+        names = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
+        raise ConfigurationError(f"entry point {name!r} is {point.value}, which is not a subclass of {names}")
+    return found

@@ -1,0 +1,1 @@
+"""Formats of other programs, registered by entry points like any other format."""
