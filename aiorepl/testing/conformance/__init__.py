@@ -34,6 +34,7 @@ except ModuleNotFoundError:
     ) from None
 
 from aiorepl.testing.conformance.event import Event, native_events
+from aiorepl.testing.conformance.formats import FormatConformance
 from aiorepl.testing.conformance.log import SinkConformance
 from aiorepl.testing.conformance.mirror import MirrorConformance
 from aiorepl.testing.conformance.running import ContractBroken
@@ -54,6 +55,7 @@ __all__ = [  # noqa: RUF022 - by theme
     "Event",
     "native_events",
     "MirrorConformance",
+    "FormatConformance",
     "SampleTable",
     "TABLES",
     "ITEMS",
