@@ -214,7 +214,8 @@ class RedisSink(Sink):
             if isinstance(change, SchemaChange):
                 # A schema change has the ordinal of the next row, and no ID is free before that row's. So its event
                 # becomes a field of the row's entry.
-                events = [copies[0][1] for _, copies in self._events.of(change, self._streams)]
+                routed = self._events.of(change, self._streams)
+                events = [event for _, copies in routed for _, event, _ in copies[:1]]
                 oid = change.relation.oid
                 schema_events[oid] = schema_events.get(oid, []) + events
             else:
