@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aiorepl import plugins
 from aiorepl.cli import main
 from aiorepl.cli.pipeline_file import load
 from aiorepl.cli.toml_tables import InvalidFile
-from aiorepl.pipeline import registry
+from aiorepl.pipeline.registry import GROUP
 
 SOURCE = "[source]\nslot = 'orders'\npublication = 'shop'\n"
 ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
@@ -20,10 +21,11 @@ ARCHIVE = "\n[[sinks]]\ntype = 'jsonl'\npath = 'events'\n"
 def surroundings(monkeypatch, tmp_path):
     """An empty folder, two sinks of which one cannot be imported, and none of our variables."""
     installed = {
-        "jsonl": EntryPoint("jsonl", "aiorepl_sinks.jsonl:JsonLinesSink", registry.GROUP),
-        "broken": EntryPoint("broken", "no_such_module:Sink", registry.GROUP),
+        "jsonl": EntryPoint("jsonl", "aiorepl_sinks.jsonl:JsonLinesSink", GROUP),
+        "broken": EntryPoint("broken", "no_such_module:Sink", GROUP),
     }
-    monkeypatch.setattr(registry, "sinks", lambda: installed)
+    found = plugins.installed
+    monkeypatch.setattr(plugins, "installed", lambda group: installed if group == GROUP else found(group))
     monkeypatch.delenv("AIOREPL_DSN", raising=False)
     monkeypatch.chdir(tmp_path)
 
