@@ -1,30 +1,36 @@
-"""Finds plug-ins by name among the entry points of a group: sinks in ``aiorepl.sinks``, formats in ``aiorepl.formats``.
-
-The built-in ones are entry points, too.
-"""
+"""Finds plug-ins by name among the entry points of a group: sinks in ``aiorepl.sinks``, formats in ``aiorepl.formats``."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.suggestions import suggestion
 
-
-def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the installed plug-ins of a group by name, without importing them."""
-    return {point.name: point for point in entry_points(group=group)}
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def load(group: str, name: str, bases: tuple[type, ...]) -> Any:
+def installed(group: str, built_in: Mapping[str, str] = _NONE) -> dict[str, EntryPoint]:
+    """Return the installed plug-ins of a group by name, without importing them.
+
+    :param built_in: module and class of those that are not entry points, by name.
+    """
+    found = {point.name: point for point in entry_points(group=group)}
+    return found | {name: EntryPoint(name, value, group) for name, value in built_in.items()}
+
+
+def load(group: str, name: str, bases: tuple[type, ...], built_in: Mapping[str, str] = _NONE) -> Any:
     """Return the class that is registered as ``name``.
 
+    :param built_in: as for ``installed``.
     :param bases: the class is a subclass of one of these.
     :raises ConfigurationError: the plug-in is not installed, cannot be imported, or is of another class.
     """
     kind = group.rpartition(".")[2].removesuffix("s")
-    points = installed(group)
+    points = installed(group, built_in)
     if name not in points:
         known = suggestion(name, points) if points else "is aiorepl installed, or only on sys.path?"
         raise ConfigurationError(f"no {kind} {name!r} is installed: {known}")

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 __path__ = compiled.path_of(__name__, __path__)
 
 GROUP: Final = "aiorepl.formats"
-"""The group of entry points in which formats are registered, the built-in ones too."""
+"""The group of entry points in which formats are registered."""
+
+# Found without metadata, because a frozen application has none. A plug-in cannot take one of these names.
+_BUILT_IN: Final = {
+    "native": "aiorepl.formats.native:NativeFormat",
+    "debezium": "aiorepl_sinks.formats.debezium:DebeziumFormat",
+    "cloudevents": "aiorepl.formats.cloudevents:CloudEventsFormat",
+    "wal2json": "aiorepl_sinks.formats.wal2json:Wal2JsonFormat",
+    "pretty": "aiorepl.formats.pretty:PrettyFormat",
+}
 
 Values: TypeAlias = Literal["typed", "text"]
 """How columns are written: by JSON's types where they fit, or as PostgreSQL's text."""
@@ -35,7 +44,7 @@ __all__ = ["GROUP", "Values", "named", "names", "native_schema"]
 
 def names() -> tuple[str, ...]:
     """Return the names of the installed formats."""
-    return tuple(sorted(plugins.installed(GROUP)))
+    return tuple(sorted(plugins.installed(GROUP, _BUILT_IN)))
 
 
 @checked("format", own=("position",))
@@ -62,7 +71,7 @@ def named(
     name = options.pop("type", None)
     if not isinstance(name, str):
         raise ConfigurationError(f"format: type is missing: {suggestion('', names())}")
-    found: type[Format] = plugins.load(GROUP, name, (Format,))
+    found: type[Format] = plugins.load(GROUP, name, (Format,), _BUILT_IN)
     known = inspect.signature(found).parameters
     if "values" in known:
         options.setdefault("values", values)

@@ -80,7 +80,14 @@ class Events:
         :param route: the destinations; ``None``, for a target without any: each part has one event.
         :raises DataError: the bytes of a column do not match its type.
         """
-        for part in self.format.split(change):
+        form = self.format
+        if type(form).to is Format.to:
+            for part in form.split(change):
+                payload, headers = form.event(part), form.headers(part)
+                destinations = ("",) if route is None else route(part)
+                yield part, [(destination, payload, headers) for destination in destinations]
+            return
+        for part in form.split(change):
             copies: list[tuple[str, bytes, Mapping[str, str]]] = []
             made: dict[Format, tuple[bytes, Mapping[str, str]]] = {}
             for destination in (route or _table)(part):

@@ -25,7 +25,11 @@ def surroundings(monkeypatch, tmp_path):
         "broken": EntryPoint("broken", "no_such_module:Sink", GROUP),
     }
     found = plugins.installed
-    monkeypatch.setattr(plugins, "installed", lambda group: installed if group == GROUP else found(group))
+    monkeypatch.setattr(
+        plugins,
+        "installed",
+        lambda group, *built_in: installed if group == GROUP else found(group, *built_in),
+    )
     monkeypatch.delenv("AIOREPL_DSN", raising=False)
     monkeypatch.chdir(tmp_path)
 

@@ -77,6 +77,14 @@ def test_called_after_the_source():
     assert "other" == json.loads(event)["source"]["db"]
 
 
+def test_without_metadata(monkeypatch):
+    """The built-in formats are found in an application without the metadata of its packages."""
+    monkeypatch.setattr("aiorepl.plugins.entry_points", lambda **_: ())
+    assert ("cloudevents", "debezium", "native", "pretty", "wal2json") == names()
+    for name in names():
+        assert named(name)
+
+
 def test_values():
     """``values="text"`` is available in the formats that support it."""
     for name in ("native", "cloudevents"):

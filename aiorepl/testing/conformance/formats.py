@@ -88,7 +88,7 @@ class FormatConformance:
                 assert not change.relation.key or made.key is not None, f"{change!r} has no key"
 
     def test_keys(self) -> None:
-        """Insert, update and key-only delete of a row have equal keys, and another row has another."""
+        """Insert, update and key-only delete of a row have equal keys, and another row has a different key."""
         scenario = Scenario()
         items = scenario.table(ITEMS)
         slices = scenario.commit(
@@ -209,7 +209,7 @@ class FormatConformance:
         ]
 
     def test_lines(self) -> None:
-        """Events of a format that says so are lines."""
+        """Events of a format with ``is_text`` have no line end."""
         scenario = Scenario()
         items = scenario.table(ITEMS)
         for made in self._made(scenario.commit(items.insert("1", "a\nb\r\u2028c", None))):
