@@ -45,7 +45,7 @@ class Format:
     """The media type of an event."""
 
     is_text: bool = True
-    """Whether events are text without line ends, so that they can be lines of a file."""
+    """Whether events can be lines of a file: text without line ends that needs neither ``prepare`` nor ``to``."""
 
     text_only: bool = False
     """Whether every value is PostgreSQL's text, so that ``values = text`` changes nothing."""

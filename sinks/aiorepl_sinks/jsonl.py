@@ -61,7 +61,7 @@ class JsonLinesSink(Sink):
         self._rotate_bytes = size_of("jsonl: rotate_bytes", rotate_bytes)
         self._named = partial(named, format, values=values, boundaries=boundaries)
         self._format = self._named()
-        if "json" not in self._format.content_type:
+        if not self._format.is_text or "json" not in self._format.content_type:
             raise ConfigurationError("jsonl: it writes one JSON object per line: set a JSON format")
         self._file: BinaryIO | None = None
         self._name: Path | None = None

@@ -109,3 +109,18 @@ def test_broken_formats(how, test):
 
     with pytest.raises(AssertionError):
         getattr(Kit(), test)()
+
+
+def test_lines_need_no_preparation():
+    """A format with ``prepare`` cannot be lines, because sinks of lines do not call ``prepare``."""
+
+    class Kit(TestNative):
+        def make_format(self):
+            class Prepared(NativeFormat):
+                async def prepare(self, change):
+                    """Do nothing."""
+
+            return Prepared()
+
+    with pytest.raises(AssertionError, match="is_text is set"):
+        Kit().test_lines()

@@ -6,6 +6,7 @@ import asyncio
 import json
 import sys
 import types
+from functools import partial
 
 import pytest
 
@@ -17,6 +18,9 @@ from aiorepl.testing import messages as build
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.transactions.schema_changes import SchemaTracker
+from aiorepl_sinks.jsonl import JsonLinesSink
+from aiorepl_sinks.objects.encodings import JsonLinesEncoding
+from aiorepl_sinks.stdout import StdoutSink
 
 POSITION = Position("7000000000000000001", 1, "orders", LSN(0))
 
@@ -100,6 +104,8 @@ def test_options_that_cannot_work(options, says):
 class Prepared(NativeFormat):
     """A format whose bytes depend on the destination, and that needs I/O once for each table and destination."""
 
+    is_text = False
+
     def __init__(self, destination="", known=None, done=None):
         super().__init__()
         self.destination = destination
@@ -143,6 +149,13 @@ async def test_a_format_that_prepares(tmp_path, monkeypatch):
     with pytest.raises(ConfigurationError, match="no events for transactions: remove boundaries"):
         named("prepared", boundaries=True)
     assert "prepared" in names()
+    for lines in (
+        StdoutSink,
+        partial(JsonLinesSink, tmp_path),
+        partial(JsonLinesEncoding, values="typed", compression="none"),
+    ):
+        with pytest.raises(ConfigurationError, match="set a"):
+            lines(format="prepared")
     changes = written()
     events = Events("prepared")
     await events.prepare(changes, lambda part: ("a", "b"))

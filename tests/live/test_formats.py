@@ -10,7 +10,7 @@ from cloudevents.core.bindings import http
 from cloudevents.core.bindings.http import HTTPMessage
 
 from aiorepl import LSN, Pipeline, Source
-from aiorepl.formats import NAMES, named
+from aiorepl.formats import named, names
 from aiorepl.formats.format import event_id
 from aiorepl.pipeline.registry import load
 from aiorepl.testing.faults import MemorySink
@@ -133,7 +133,7 @@ async def taken(published):
 
 @pytest.mark.parametrize(
     "chosen",
-    [*NAMES, {"type": "debezium", "decimals": "precise"}, {"type": "debezium", "decimals": "double"}],
+    [*names(), {"type": "debezium", "decimals": "precise"}, {"type": "debezium", "decimals": "double"}],
     ids=str,
 )
 async def test_text_and_binary_say_the_same(taken, chosen):

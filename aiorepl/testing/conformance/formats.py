@@ -209,7 +209,10 @@ class FormatConformance:
         ]
 
     def test_lines(self) -> None:
-        """Events of a format with ``is_text`` have no line end."""
+        """Events of a format with ``is_text`` have no line end, and need no call that a sink of lines does not make."""
+        form = self.make_format()
+        bare = type(form).prepare is Format.prepare and type(form).to is Format.to
+        assert bare or not form.is_text, "is_text is set, but the format has prepare or to"
         scenario = Scenario()
         items = scenario.table(ITEMS)
         for made in self._made(scenario.commit(items.insert("1", "a\nb\r\u2028c", None))):

@@ -96,7 +96,7 @@ class JsonLinesEncoding(Encoding):
         self.suffix = ".jsonl" + ending
         self._named = partial(named, format, values=values)
         self._format = self._named()
-        if "json" not in self._format.content_type:
+        if not self._format.is_text or "json" not in self._format.content_type:
             raise ConfigurationError("objects contain JSON, one event per line: set a JSON format")
 
     def at(self, position: Position) -> None:
