@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats import Values, named
-from aiorepl.formats.format import Format
+from aiorepl.formats.format import NO_HEADERS, Format
 from aiorepl.formats.routing import Routing
 from aiorepl.position import Position
 from aiorepl.transactions.changes import Change
@@ -52,11 +52,16 @@ class Events:
                 raise ConfigurationError("binary is a mode of CloudEvents: set format = cloudevents")
             chosen = {**options, "binary": binary}
         self._named = partial(named, chosen, values=values)
-        self.format: Format = self._named()
+        self._use(self._named())
 
     def open(self, position: Position) -> None:
         """Set the name of the source, for formats that write it."""
-        self.format = self._named(position=position)
+        self._use(self._named(position=position))
+
+    def _use(self, form: Format) -> None:
+        self.format = form
+        self._same_everywhere = type(form).to is Format.to
+        self._has_headers = type(form).headers is not Format.headers
 
     async def prepare(self, changes: Iterable[Change], route: Route | None = None) -> None:
         """Let the format do its I/O for the events of ``changes``, such as registering schemas. Call this before ``of``.
@@ -65,7 +70,7 @@ class Events:
         :raises PermanentError: a change has no event.
         """
         form = self.format
-        if type(form).prepare is Format.prepare and type(form).to is Format.to:
+        if self._same_everywhere and type(form).prepare is Format.prepare:
             return
         for change in changes:
             for part in form.split(change):
@@ -81,11 +86,14 @@ class Events:
         :raises DataError: the bytes of a column do not match its type.
         """
         form = self.format
-        if type(form).to is Format.to:
+        if self._same_everywhere:
             for part in form.split(change):
-                payload, headers = form.event(part), form.headers(part)
-                destinations = ("",) if route is None else route(part)
-                yield part, [(destination, payload, headers) for destination in destinations]
+                payload = form.event(part)
+                headers = form.headers(part) if self._has_headers else NO_HEADERS
+                if route is None:
+                    yield part, [("", payload, headers)]
+                else:
+                    yield part, [(destination, payload, headers) for destination in route(part)]
             return
         for part in form.split(change):
             copies: list[tuple[str, bytes, Mapping[str, str]]] = []
@@ -99,7 +107,8 @@ class Events:
 
     def key(self, part: Change, destination: str) -> bytes | None:
         """Return the key of an event that ``of`` yielded; ``None`` without a key."""
-        return self.format.to(destination).key(part)
+        form = self.format if self._same_everywhere else self.format.to(destination)
+        return form.key(part)
 
 
 def _table(part: Change) -> tuple[str, ...]:

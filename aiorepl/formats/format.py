@@ -22,7 +22,7 @@ from aiorepl.transactions.transaction import Transaction, to_datetime
 _CYCLE: Final = 146_097 * 86_400_000_000  # microseconds in 400 years
 # A larger event is written by itself, because joining it with others would copy it.
 _LARGE_EVENT: Final = 1024 * 1024
-_NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _DECISIONS: Final = (m.CommitPrepared, m.RollbackPrepared)
 
 
@@ -121,7 +121,7 @@ class Format:
 
     def headers(self, change: Change) -> Mapping[str, str]:
         """Return the headers of a change's event, for targets that have headers."""
-        return _NO_HEADERS
+        return NO_HEADERS
 
     def _begin_event(self, part: Slice) -> bytes | None:
         transaction = part.transaction

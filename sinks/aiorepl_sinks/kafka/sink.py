@@ -296,7 +296,9 @@ class KafkaSink(Sink):
                 else:
                     # One for each table of a truncate, or one for all.
                     key = routed[number if len(routed) == len(copies) else 0].encode() or None
-                described = headers + [(name, text.encode()) for name, text in attributes.items()]
+                described = headers
+                if attributes:
+                    described = headers + [(name, text.encode()) for name, text in attributes.items()]
                 # Changes without a key go to one partition of their topic, so that they stay in order.
                 partition_key = topic.encode() if key is None else key
                 yield Record(change, topic, key, value, described, partition_key)
