@@ -117,7 +117,7 @@ async def test_no_colour_in_a_pipe(run, published):
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (["--format", "debezum"], "--format"),
+        (["--format", "debezum"], "did you mean debezium"),
         (["--format", "debezium", "--values", "text"], "remove values = text"),
     ],
 )
