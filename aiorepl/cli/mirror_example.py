@@ -47,6 +47,10 @@ mode = "current"                        # history (SCD2), soft_delete, changelog
 # mask = ["public.customers.email"]
 # secret = "file:/run/secrets/mask"
 
+# [delta]                               # Delta tables of several mirrors; target then has only this mirror's state
+# root = "/var/lib/aiorepl/shared"      # a Delta table for each: root/schema/table
+# source = "berlin"                     # the column source_column, "_source" by default, has it in each row of this mirror
+
 # [iceberg]                             # Iceberg tables instead of Delta; target then has only the mirror's state
 # catalog = "lake"                      # a pyiceberg catalog; its properties are below, in ~/.pyiceberg.yaml or in the environment
 # prefix = "mirror_"                    # each schema has a namespace with its name after this prefix

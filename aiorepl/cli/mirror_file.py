@@ -16,13 +16,25 @@ from aiorepl.suggestions import suggestion
 
 if TYPE_CHECKING:
     from aiorepl.retry import RetryPolicy
+    from aiorepl.spark.lake.delta import DeltaLake
     from aiorepl.spark.lake.iceberg import IcebergLake
     from aiorepl.spark.mirroring.mirror import Mirror
 
-_SECTIONS: Final = ("spark", "journal", "mirror", "iceberg", "retry")
+_SECTIONS: Final = ("spark", "journal", "mirror", "delta", "iceberg", "retry")
 _JOURNAL: Final = TableSchema({"url": str, "config": Mapping[str, str]}, frozenset({"url"}))
 _ICEBERG: Final = TableSchema(
-    {"catalog": str, "prefix": str, "retain": Duration, "properties": Mapping[str, str]}
+    {
+        "catalog": str,
+        "prefix": str,
+        "retain": Duration,
+        "properties": Mapping[str, str],
+        "source": str,
+        "source_column": str,
+    }
+)
+_DELTA: Final = TableSchema(
+    {"root": str, "config": Mapping[str, str], "retain": Duration, "source": str, "source_column": str},
+    frozenset({"root", "source"}),
 )
 _SPARK: Final = TableSchema(
     {
@@ -85,9 +97,12 @@ def load(path: Path) -> MirrorFile:
         settings = reader.arguments("journal", document["journal"], _JOURNAL)
         journal = None if settings is None else _journal(reader, settings)
     lake = None
-    if "iceberg" in document:
-        iceberg = reader.arguments("iceberg", document["iceberg"], _ICEBERG)
-        lake = None if iceberg is None else reader.call("iceberg", _iceberg, iceberg, secret=True)
+    for name, schema, opened in (("delta", _DELTA, _delta), ("iceberg", _ICEBERG, _iceberg)):
+        if name in document:
+            if lake is not None:
+                reader.error(name, "there is a lake in [delta], too")
+            given = reader.arguments(name, document[name], schema)
+            lake = None if given is None else reader.call(name, opened, given, secret=True)
     retry = reader.make("retry", RetryPolicy, document.get("retry", {}))
     mirror = None
     if "mirror" in document:
@@ -113,11 +128,28 @@ def _journal(reader: TableReader, settings: Mapping[str, Any]) -> Any:
     return reader.call("journal", ObjectStore, dict(settings), secret=True)
 
 
+def _delta(
+    root: str,
+    source: str,
+    source_column: str = "_source",
+    config: Mapping[str, str] | None = None,
+    retain: Duration | None = None,
+) -> DeltaLake:
+    """Return a lake of Delta tables with rows of several sources."""
+    from aiorepl.spark.lake.delta import DeltaLake
+    from aiorepl.spark.lake.table import DEFAULT_UPKEEP
+
+    upkeep = DEFAULT_UPKEEP if retain is None else replace(DEFAULT_UPKEEP, retain=retain)
+    storage = None if config is None else {**config, "allow_http": "true"}
+    return DeltaLake(root, storage=storage, upkeep=upkeep, source=source, source_column=source_column)
+
+
 def _iceberg(
     catalog: str = "default",
     prefix: str = "",
     retain: Duration | None = None,
     properties: Mapping[str, str] | None = None,
+    **source: str,
 ) -> IcebergLake:
     """Return the lake of a catalog, which is opened at its first use.
 
@@ -132,11 +164,11 @@ def _iceberg(
     from aiorepl.spark.lake.table import DEFAULT_UPKEEP
 
     upkeep = DEFAULT_UPKEEP if retain is None else replace(DEFAULT_UPKEEP, retain=retain)
-    return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix, upkeep=upkeep)
+    return IcebergLake(partial(load_catalog, catalog, **(properties or {})), prefix, upkeep=upkeep, **source)
 
 
-def _session(settings: Mapping[str, Any], name: str, lake: IcebergLake | None) -> Any:
-    if lake is not None:
+def _session(settings: Mapping[str, Any], name: str, lake: Any) -> Any:
+    if hasattr(lake, "require_packages"):
         # Spark's Java takes seconds to start.
         lake.require_packages()
     # spark-submit starts Java first, with the settings of the command.

@@ -211,9 +211,9 @@ class MortalIceberg(IcebergTarget):
     attempts = itertools.count(-1_000_000)
 
     @contextmanager
-    def _attempt(self) -> Iterator[Any]:
+    def _attempt(self, *given: Any) -> Iterator[Any]:
         number = next(self.attempts)
-        with super()._attempt() as batch:
+        with super()._attempt(*given) as batch:
             yield batch
             if number == 0:
                 raise Died

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -22,6 +23,7 @@ from aiorepl.spark.lake.delta_scan import DeltaRows
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.delta_upkeep import maintain
 from aiorepl.spark.lake.merge import merge
+from aiorepl.spark.lake.sources import ATTEMPTS, COLUMN, SourceName, columns_for, layout_for, source_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -34,7 +36,6 @@ from aiorepl.spark.lake.table import (
     TableUnavailable,
     TargetVersion,
     Upkeep,
-    application_of,
     commit_of,
     metadata_of,
 )
@@ -48,6 +49,9 @@ class DeltaLake:
 
     :param storage: deltalake's options, if the tables are in an object store.
     :param deletion_vectors: as in ``DeltaTarget``.
+    :param source: the name of the mirror's source, such as a shard or a tenant. The tables then have rows of several sources, and a mirror
+        for each source writes them.
+    :param source_column: the column with the name of each row's source.
     :raises ConfigurationError: the path of a local folder has a character that deltalake cannot use.
     """
 
@@ -58,7 +62,10 @@ class DeltaLake:
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         deletion_vectors: DeletionVectors = "auto",
+        source: str | None = None,
+        source_column: str = COLUMN,
     ) -> None:
+        self._source = source_of(source, source_column, upkeep)
         self._root = DeltaFolder(os.fspath(root).rstrip("/")).target
         self._storage = storage
         self._upkeep = upkeep
@@ -82,6 +89,7 @@ class DeltaLake:
             storage=self._storage,
             upkeep=self._upkeep,
             deletion_vectors=self._vectors,
+            source=self._source,
         )
         return self._targets.setdefault((name, mode, layout), target)
 
@@ -94,6 +102,7 @@ class DeltaTarget:
     :param deletion_vectors: whether rows that change are marked in deletion vectors, or their files are written again. ``auto``
         begins to mark rows with the first commit that would write more than 64 MiB again. pyarrow's datasets of deltalake cannot
         read tables with vectors; Spark, DuckDB, polars and deltalake's ``QueryBuilder`` can.
+    :param source: the source whose rows are read and written, in a table of several sources.
     """
 
     def __init__(
@@ -105,10 +114,12 @@ class DeltaTarget:
         storage: Mapping[str, str] | None = None,
         upkeep: Upkeep = DEFAULT_UPKEEP,
         deletion_vectors: DeletionVectors = "auto",
+        source: SourceName | None = None,
     ) -> None:
         self.target = os.fspath(target)
         self.mode: Mode = mode
-        self._layout = layout
+        self._layout = layout_for(layout, source)
+        self._source = source
         self._folder = DeltaFolder(self.target.rstrip("/"), None if storage is None else dict(storage))
         self._upkeep = upkeep
         self._vectors: DeletionVectors = deletion_vectors
@@ -127,7 +138,7 @@ class DeltaTarget:
         if snapshot is None or last is None:
             return False
         # REPLACE and RESTORE remove rows, but keep the transaction identifiers.
-        undone = set_back(self._folder, snapshot.metadata["id"])
+        undone = set_back(self._folder, snapshot.metadata["id"], self.source)
         if undone == "replaced":
             raise ConfigurationError(
                 f"another table has replaced the Delta table {self.target}, and lacks its rows: restore it to the version before that; or "
@@ -142,7 +153,13 @@ class DeltaTarget:
 
     def schema(self) -> pa.Schema | None:
         snapshot = self._snapshot()
-        return None if snapshot is None else snapshot.schema
+        return (
+            None if snapshot is None else columns_for(snapshot.schema, snapshot.configuration, self._source)
+        )
+
+    @property
+    def source(self) -> str | None:
+        return None if self._source is None else self._source.name
 
     def apply(
         self,
@@ -151,22 +168,32 @@ class DeltaTarget:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ) -> None:
-        self._commit(commit, runs, schema, defaults)
+        self._commit(replace(commit, source=self.source), runs, schema, defaults)
 
     def correct(self, run: Run) -> None:
         self._commit(None, [run])
+
+    def forget(self) -> None:
+        for _ in range(ATTEMPTS):
+            batch = DeltaTransaction(
+                self._folder, self._snapshot(), self.mode, self._layout, self._vectors, self._source
+            )
+            batch.forget()
+            if batch.commit({"operation": "DELETE"}) is not None:
+                return
+        raise TableUnavailable(f"other programs change {self} all the time. Try again")
 
     def newest(self) -> DeltaRows | None:
         snapshot = self._snapshot()
         return (
             None
-            if snapshot is None
-            else DeltaRows(self._folder.target, snapshot.version, self._folder.storage)
+            if snapshot is None or self.schema() is None
+            else DeltaRows(self._folder.target, snapshot.version, self._folder.storage, self._source)
         )
 
     def versions(self) -> Iterator[TargetVersion]:
         for version, info in commits(self._folder):
-            if (commit := commit_of(_metadata(info))) is not None:
+            if (commit := commit_of(_metadata(info))) is not None and commit.source == self.source:
                 time = datetime.fromtimestamp(int(info.get("timestamp", 0)) / 1000, UTC)
                 yield TargetVersion(version, commit, time)
 
@@ -175,7 +202,7 @@ class DeltaTarget:
         if snapshot is None:
             return
         since = snapshot.version - 1 if self._maintained is None else self._maintained
-        maintain(snapshot, since, self._upkeep, self._layout, self.mode)
+        maintain(snapshot, since, self._upkeep, self._layout, self.mode, self._source)
         newest = self._snapshot()
         self._maintained = None if newest is None else newest.version
 
@@ -190,7 +217,7 @@ class DeltaTarget:
 
         :param commit: the batch; ``None`` for changes that belong to no batch.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS if self._source is None else ATTEMPTS):
             snapshot = self._snapshot()
             if snapshot is None and schema is None:
                 raise ConfigurationError(f"there is no Delta table {self.target}, and no schema to create it")
@@ -200,7 +227,7 @@ class DeltaTarget:
                 return
             before = -1 if snapshot is None else snapshot.version
             newest = self._snapshot()
-            if commit and newest and another_mirror(self._folder, before + 1, newest.version):
+            if commit and newest and another_mirror(self._folder, before + 1, newest.version, self.source):
                 raise TableUnavailable(
                     f"another process has written a batch to {self} meanwhile: only one query may write a table. Stop the other one, "
                     "then start this one again"
@@ -216,7 +243,10 @@ class DeltaTarget:
         defaults: Mapping[str, pa.Scalar] | None,
     ) -> Snapshot | None:
         """Commit changes after a version; ``None`` if another commit came first."""
-        batch = DeltaTransaction(self._folder, snapshot, self.mode, self._layout, self._vectors)
+        application = None if commit is None else commit.application
+        batch = DeltaTransaction(
+            self._folder, snapshot, self.mode, self._layout, self._vectors, self._source, application
+        )
         try:
             if schema is not None:
                 batch.evolve(schema, defaults)
@@ -244,15 +274,19 @@ def folder_name(name: str) -> str:
     )
 
 
-def set_back(folder: DeltaFolder, table: str) -> Literal["replaced", "restored"] | None:
+def set_back(
+    folder: DeltaFolder, table: str, source: str | None = None
+) -> Literal["replaced", "restored"] | None:
     """Return whether the table was replaced, or restored to a version before its last batch; ``None``: neither.
 
     :param table: the table's id.
+    :param source: only the batches of this source count.
     """
     target: int | None = None
     replaced = False
     for version, info in commits(folder):
-        if commit_of(_metadata(info)) is not None:
+        commit = commit_of(_metadata(info))
+        if commit is not None and commit.source == source:
             if replaced or info.get(TABLE, table) != table:
                 return "replaced"
             return "restored" if target is not None and target < version else None
@@ -264,10 +298,10 @@ def set_back(folder: DeltaFolder, table: str) -> Literal["replaced", "restored"]
     return None
 
 
-def another_mirror(folder: DeltaFolder, first: int, last: int) -> bool:
-    """Whether any mirror wrote a version from ``first`` to ``last``."""
-    found = (commit_info(folder, version) for version in range(first, last + 1))
-    return any(application_of(_metadata(info)) is not None for info in found)
+def another_mirror(folder: DeltaFolder, first: int, last: int, source: str | None = None) -> bool:
+    """Whether any mirror of the same source wrote a version from ``first`` to ``last``."""
+    found = (commit_of(_metadata(commit_info(folder, version))) for version in range(first, last + 1))
+    return any(commit is not None and commit.source == source for commit in found)
 
 
 def _metadata(info: Mapping[str, Any]) -> Mapping[str, Any]:

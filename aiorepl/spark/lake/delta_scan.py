@@ -18,6 +18,7 @@ from aiorepl.spark.lake.delta_log import DataFile, Snapshot
 from aiorepl.spark.lake.delta_statistics import bounds
 from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.scan import FileScan, batches
+from aiorepl.spark.lake.sources import SourceName, columns_for
 from aiorepl.spark.lake.statistics import Bounds
 from aiorepl.spark.lake.table import ColumnRange
 
@@ -95,9 +96,13 @@ class DeltaRows:
     path: str
     version: int
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    source: SourceName | None = None
 
     def schema(self) -> pa.Schema:
-        return self._snapshot().schema
+        snapshot = self._snapshot()
+        found = columns_for(snapshot.schema, snapshot.configuration, self.source)
+        assert found is not None
+        return found
 
     def batches(
         self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
@@ -105,12 +110,20 @@ class DeltaRows:
         yield from batches(self._scans(), columns, within, files)
 
     def files(self) -> tuple[list[str], int]:
-        found = self._snapshot().files.values()
+        found = self._files(self._snapshot())
         return [each.path for each in found], sum(each.size for each in found)
+
+    def _files(self, snapshot: Snapshot) -> list[DataFile]:
+        own = self.source
+        return [
+            file
+            for file in snapshot.files.values()
+            if own is None or dict(file.partition).get(own.column) == own.name
+        ]
 
     def _scans(self) -> Iterator[DeltaScan]:
         snapshot = self._snapshot()
-        for file in snapshot.files.values():
+        for file in self._files(snapshot):
             dead = partial(delta_vectors.read, snapshot.folder, file.vector)
             yield DeltaScan(snapshot.folder, snapshot.schema, file, dead)
 

@@ -26,6 +26,7 @@ from aiorepl.spark.lake.delta_protocol import VECTORS, has_vectors, protocol_of,
 from aiorepl.spark.lake.delta_scan import DeltaScan
 from aiorepl.spark.lake.delta_statistics import without_rounded
 from aiorepl.spark.lake.delta_writer import DeltaWriter
+from aiorepl.spark.lake.sources import SharedEvolution, SourceName, require_claim
 from aiorepl.spark.lake.table import TABLE, DeletionVectors, Layout, Mode
 from aiorepl.spark.lake.transaction import Entry, Transaction
 
@@ -47,8 +48,10 @@ class DeltaTransaction(Transaction[DataFile]):
         mode: Mode,
         layout: Layout,
         vectors: DeletionVectors = "auto",
+        source: SourceName | None = None,
+        application: str | None = None,
     ) -> None:
-        super().__init__(mode)
+        super().__init__(mode, source, application)
         self.folder = folder
         # Before the first commit, there are no rows, columns and properties.
         self._snapshot = snapshot or Snapshot(folder)
@@ -57,6 +60,9 @@ class DeltaTransaction(Transaction[DataFile]):
         self._transactions: dict[str, int] = {}
         self.partitions: list[str] = []
         if snapshot is not None:
+            self.claim = require_claim(
+                f"the Delta table {folder.target}", snapshot.configuration, source, application, mode
+            )
             require_writable(folder.target, snapshot.protocol, snapshot.metadata)
             self.schema = snapshot.schema
             self.partitions = snapshot.partitions
@@ -66,15 +72,22 @@ class DeltaTransaction(Transaction[DataFile]):
             ]
 
     def is_united(self, keys: Sequence[str]) -> bool:
-        return {**self._snapshot.transactions, **self._transactions}.get(_KEYS) == _number_of(keys)
+        return {**self._snapshot.transactions, **self._transactions}.get(self._united) == _number_of(keys)
 
     def set_united(self, keys: Sequence[str]) -> None:
-        self.set_transaction(_KEYS, _number_of(keys))
+        self.set_transaction(self._united, _number_of(keys))
+
+    @property
+    def _united(self) -> str:
+        return _KEYS if self.source is None else f"{_KEYS}/{self.source.name}"
 
     def set_transaction(self, application: str, version: int) -> None:
         self._transactions[application] = version
 
     def evolve(self, source: pa.Schema, defaults: Mapping[str, pa.Scalar] | None) -> None:
+        if self.source is not None:
+            self._evolve_shared(self.source, source, defaults)
+            return
         wanted = target_schema(source, self.mode)
         if self.schema is None:
             self.schema = wanted
@@ -91,6 +104,17 @@ class DeltaTransaction(Transaction[DataFile]):
         self.schema = steps.schema
         self.partitions = [steps.renamed.get(name, name) for name in self.partitions]
         self._fill(scans, {name: steps.renamed.get(name, name) for name in before.names}, steps)
+
+    def _alter(self, found: SharedEvolution) -> bool:
+        if self.schema is None:
+            self.partitions = [name for name in self._layout.partition_by if name in found.schema.names]
+        if self.schema is None or found.added or found.widened:
+            self.schema = found.schema
+        return True
+
+    def _source_of(self, file: DataFile) -> str | None:
+        assert self.source is not None
+        return dict(file.partition).get(self.source.column)
 
     def _scan(self, entry: Entry[DataFile]) -> DeltaScan:
         assert self.schema is not None
@@ -178,7 +202,11 @@ class DeltaTransaction(Transaction[DataFile]):
 
     def _metadata(self, now: int, *, vectors: bool) -> Mapping[str, Any]:
         present = self._snapshot
-        configuration = {**present.configuration, **({VECTORS: "true"} if vectors else {})}
+        configuration = {
+            **present.configuration,
+            **self._properties,
+            **({VECTORS: "true"} if vectors else {}),
+        }
         assert self.schema is not None
         if present.metadata and self.schema is present.schema and configuration == present.configuration:
             return present.metadata

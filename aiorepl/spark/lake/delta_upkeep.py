@@ -11,16 +11,25 @@ from aiorepl.spark.lake import delta_vectors
 from aiorepl.spark.lake.delta_log import DataFile, Snapshot, actions_of
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.delta_writer import writer_properties
+from aiorepl.spark.lake.sources import SourceName
 from aiorepl.spark.lake.table import Layout, Mode, Upkeep
 from aiorepl.spark.lake.transaction import is_due, worn
 
 _CHECKPOINT_EVERY: Final = 100
 
 
-def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mode: Mode) -> None:
+def maintain(
+    snapshot: Snapshot,
+    since: int,
+    upkeep: Upkeep,
+    layout: Layout,
+    mode: Mode,
+    source: SourceName | None = None,
+) -> None:
     """Write a checkpoint, compact the table and vacuum it, as far as each is due.
 
     :param since: the version after the last upkeep.
+    :param source: the source whose files are compacted; ``None``: all files.
     """
     version = snapshot.version
     if is_due(_CHECKPOINT_EVERY, since, version):
@@ -30,18 +39,19 @@ def maintain(snapshot: Snapshot, since: int, upkeep: Upkeep, layout: Layout, mod
     if is_due(upkeep.optimize_every, since, version):
         if layout.cluster_by:
             properties = writer_properties(snapshot.schema)
-            _table(snapshot).optimize.z_order(list(layout.cluster_by), writer_properties=properties)
+            filters = None if source is None else [(source.column, "=", source.name)]
+            _table(snapshot).optimize.z_order(list(layout.cluster_by), filters, writer_properties=properties)
         else:
-            compact(snapshot, mode)
+            compact(snapshot, mode, source)
     if is_due(upkeep.vacuum_every, since, version):
         _vacuum(snapshot.newest(), upkeep.retain)
 
 
-def compact(snapshot: Snapshot, mode: Mode) -> None:
+def compact(snapshot: Snapshot, mode: Mode, source: SourceName | None = None) -> None:
     """Join small files, and write files with many deleted rows again, in one commit, unless another commit comes first."""
-    batch = DeltaTransaction(snapshot.folder, snapshot, mode, Layout())
+    batch = DeltaTransaction(snapshot.folder, snapshot, mode, Layout(), source=source)
     try:
-        some = list(worn(batch.entries))
+        some = list(worn(entry for entry, _ in batch.scans()))
         if some:
             batch.rewrite(some)
             batch.commit({"operation": "OPTIMIZE"}, data_change=False)

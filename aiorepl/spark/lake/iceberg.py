@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from threading import Lock
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from aiorepl.spark.lake.iceberg_scan import IcebergRows, reading
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.lake.iceberg_upkeep import compact, expire
 from aiorepl.spark.lake.merge import merge
+from aiorepl.spark.lake.sources import ATTEMPTS, COLUMN, SourceName, columns_for, layout_for, source_of
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -73,11 +75,21 @@ class IcebergLake:
 
     :param catalog: the catalog, or a function that opens it at the first use.
     :param prefix: a prefix of the namespaces' names.
+    :param source: the name of the mirror's source, such as a shard or a tenant. The tables then have rows of several sources, and a mirror
+        for each source writes them.
+    :param source_column: the column with the name of each row's source.
     """
 
     def __init__(
-        self, catalog: Catalog | Callable[[], Catalog], prefix: str = "", *, upkeep: Upkeep = DEFAULT_UPKEEP
+        self,
+        catalog: Catalog | Callable[[], Catalog],
+        prefix: str = "",
+        *,
+        upkeep: Upkeep = DEFAULT_UPKEEP,
+        source: str | None = None,
+        source_column: str = COLUMN,
     ) -> None:
+        self._source = source_of(source, source_column, upkeep)
         self._given = catalog
         self._opening = Lock()
         self._prefix = prefix
@@ -92,7 +104,9 @@ class IcebergLake:
     ) -> IcebergTarget:
         """Return the target of a source table, without creating it. The same arguments give the same object."""
         identifier = (self._prefix + name[0], name[1])
-        target = IcebergTarget(self._catalog(), identifier, mode, layout, upkeep=self._upkeep)
+        target = IcebergTarget(
+            self._catalog(), identifier, mode, layout, upkeep=self._upkeep, source=self._source
+        )
         return self._targets.setdefault((name, mode, layout), target)
 
     def require_packages(self) -> None:
@@ -121,7 +135,10 @@ class IcebergLake:
 
 @checked("IcebergTarget")
 class IcebergTarget:
-    """The Iceberg table ``identifier`` of a catalog. Its files cannot be clustered."""
+    """The Iceberg table ``identifier`` of a catalog. Its files cannot be clustered.
+
+    :param source: the source whose rows are read and written, in a table of several sources.
+    """
 
     def __init__(
         self,
@@ -131,12 +148,14 @@ class IcebergTarget:
         layout: Layout = DEFAULT_LAYOUT,
         *,
         upkeep: Upkeep = DEFAULT_UPKEEP,
+        source: SourceName | None = None,
     ) -> None:
         self.identifier = identifier
         self._name = ".".join(identifier)
         self._catalog = catalog
         self.mode: Mode = mode
-        self._layout = layout
+        self._layout = layout_for(layout, source)
+        self._source = source
         self._upkeep = upkeep
         self._maintained: int | None = None
 
@@ -155,7 +174,7 @@ class IcebergTarget:
                 f"another table has replaced the Iceberg table {self._name}, and lacks its rows: put it back; or begin the table again with "
                 "an empty target and a snapshot"
             )
-        if rolled_back(table):
+        if rolled_back(table, self.source):
             # A rollback removes rows, but keeps the table's properties.
             raise ConfigurationError(
                 f"the Iceberg table {self._name} was rolled back to an earlier snapshot, and lacks batches that it had: set "
@@ -165,7 +184,14 @@ class IcebergTarget:
 
     def schema(self) -> pa.Schema | None:
         table = self._open()
-        return None if table is None else columns_of(table.metadata)
+        return None if table is None else self._columns(table)
+
+    @property
+    def source(self) -> str | None:
+        return None if self._source is None else self._source.name
+
+    def _columns(self, table: IcebergTable) -> pa.Schema | None:
+        return columns_for(columns_of(table.metadata), table.properties, self._source)
 
     def apply(
         self,
@@ -174,8 +200,24 @@ class IcebergTarget:
         schema: pa.Schema | None = None,
         defaults: Mapping[str, pa.Scalar] | None = None,
     ) -> None:
-        summary = metadata_of(commit)
-        with self._attempt() as batch:
+        for left in reversed(range(1 if self._source is None else ATTEMPTS)):
+            try:
+                self._apply(replace(commit, source=self.source), runs, schema, defaults)
+                return
+            except TableUnavailable as error:
+                # Only an answer that says so proves that the commit was not made. Then another source's commit came first.
+                conflict = isinstance(error.__cause__, _CONFLICTS)
+                if not left or not conflict or self.applied(commit.application, commit.number):
+                    raise
+
+    def _apply(
+        self,
+        commit: Commit,
+        runs: Sequence[Run],
+        schema: pa.Schema | None,
+        defaults: Mapping[str, pa.Scalar] | None,
+    ) -> None:
+        with self._attempt(commit.application) as batch:
             if schema is not None:
                 batch.evolve(schema, defaults)
             elif batch.schema is None:
@@ -183,7 +225,7 @@ class IcebergTarget:
             for run in runs:
                 merge(batch, run)
             found = {_BATCH + commit.application: str(commit.number), TABLE: str(batch.metadata.table_uuid)}
-            batch.commit(summary, found)
+            batch.commit(metadata_of(commit), found)
 
     def correct(self, run: Run) -> None:
         for left in reversed(range(_ATTEMPTS)):
@@ -199,13 +241,21 @@ class IcebergTarget:
                 if not left:
                     raise
 
+    def forget(self) -> None:
+        with self._attempt() as batch:
+            batch.forget()
+            batch.commit({})
+
     def newest(self) -> IcebergRows | None:
         table = self._open()
-        return None if table is None else IcebergRows(table.metadata_location, dict(table.io.properties))
+        if table is None or self._columns(table) is None:
+            return None
+        return IcebergRows(table.metadata_location, dict(table.io.properties), self._source)
 
     def versions(self) -> Iterator[TargetVersion]:
         table = self._open()
-        return iter(()) if table is None else versions(table)
+        found = iter(()) if table is None else versions(table)
+        return (each for each in found if each.commit.source == self.source)
 
     def maintain(self) -> None:
         table = self._open()
@@ -227,7 +277,7 @@ class IcebergTarget:
         self._maintained = _version(table)
 
     def _compact(self, table: IcebergTable) -> None:
-        batch = IcebergTransaction(self._name, table, self._created, self.mode)
+        batch = IcebergTransaction(self._name, table, self._created, self.mode, self._source)
         try:
             compact(batch)
         finally:
@@ -241,11 +291,11 @@ class IcebergTarget:
                 return None
 
     @contextmanager
-    def _attempt(self) -> Iterator[IcebergTransaction]:
+    def _attempt(self, application: str | None = None) -> Iterator[IcebergTransaction]:
         """Return the transaction that changes the table, or creates it."""
         table = self._open()
         with self._translated(), reading(self._name, "" if table is None else table.location()):
-            batch = IcebergTransaction(self._name, table, self._created, self.mode)
+            batch = IcebergTransaction(self._name, table, self._created, self.mode, self._source, application)
             try:
                 yield batch
             finally:
@@ -305,6 +355,7 @@ def _database_errors() -> tuple[type[Exception], ...]:
     return (OperationalError,)
 
 
+_CONFLICTS: Final = (CommitFailedException, TableAlreadyExistsError)
 _TRANSIENT: Final[tuple[type[Exception], ...]] = (
     AuthorizationExpiredError,
     CommitFailedException,

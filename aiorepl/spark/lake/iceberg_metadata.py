@@ -92,11 +92,10 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if kind == pa.int16() else kind
 
 
-def rolled_back(table: IcebergTable) -> bool:
-    """Whether the table was rolled back to a snapshot before its last batch."""
-    last = next(
-        (each for each in reversed(table.metadata.snapshots) if commit_of(summary_of(each)) is not None), None
-    )
+def rolled_back(table: IcebergTable, source: str | None = None) -> bool:
+    """Whether the table was rolled back to a snapshot before its last batch, or before the last one of a source."""
+    ends = ((each, commit_of(summary_of(each))) for each in reversed(table.metadata.snapshots))
+    last = next((each for each, commit in ends if commit is not None and commit.source == source), None)
     if last is None:
         return False
     oldest: Snapshot | None = None

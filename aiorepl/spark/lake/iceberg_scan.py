@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import _to_requested_schema, pyarrow_to_schema
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import StaticTable
 from pyiceberg.table.metadata import TableMetadata
@@ -25,6 +26,7 @@ from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles, bounds
 from aiorepl.spark.lake.iceberg_metadata import columns_of
 from aiorepl.spark.lake.scan import FileScan, batches
+from aiorepl.spark.lake.sources import SourceName, columns_for
 from aiorepl.spark.lake.statistics import Bounds
 from aiorepl.spark.lake.table import ColumnRange
 
@@ -122,11 +124,24 @@ class IcebergScan(FileScan):
         }
 
     def _constant(self, field: NestedField, kind: pa.DataType) -> pa.Scalar:
-        spec = self._reader.metadata.specs()[self._data.spec_id]
-        for number, each in enumerate(spec.fields):
-            if each.source_id == field.field_id and isinstance(each.transform, IdentityTransform):
-                return pa.scalar(self._data.partition[number], kind)
-        return pa.scalar(None, kind)
+        return pa.scalar(partition_value(self._reader.metadata, self._data, field.field_id), kind)
+
+
+def partition_value(metadata: TableMetadata, file: DataFile, field_id: int) -> Any:
+    """Return the value that a column has in all rows of a file, by which the table is partitioned; ``None`` for another column."""
+    for number, each in enumerate(metadata.specs()[file.spec_id].fields):
+        if each.source_id == field_id and isinstance(each.transform, IdentityTransform):
+            return file.partition[number]
+    return None
+
+
+def is_of(metadata: TableMetadata, file: DataFile, source: SourceName | None) -> bool:
+    """Whether a file has rows of a source."""
+    return (
+        source is None
+        or partition_value(metadata, file, metadata.schema().find_field(source.column).field_id)
+        == source.name
+    )
 
 
 @contextmanager
@@ -167,9 +182,13 @@ class IcebergRows:
 
     location: str
     properties: Mapping[str, str] = field(repr=False)
+    source: SourceName | None = None
 
     def schema(self) -> pa.Schema:
-        return columns_of(self._open().metadata)
+        metadata = self._open().metadata
+        found = columns_for(columns_of(metadata), metadata.properties, self.source)
+        assert found is not None
+        return found
 
     def batches(
         self, columns: Sequence[str], within: ColumnRange | None = None, files: Collection[str] | None = None
@@ -177,13 +196,15 @@ class IcebergRows:
         with reading(self.location):
             table = self._open()
             reader, found = IcebergReader(table.io, table.metadata), IcebergFiles(table.io, table.metadata)
-            scans = (IcebergScan(reader, each, partial(found.dead, each)) for each in found.files)
+            own = (each for each in found.files if is_of(table.metadata, each.data, self.source))
+            scans = (IcebergScan(reader, each, partial(found.dead, each)) for each in own)
             yield from batches(scans, columns, within, files)
 
     def files(self) -> tuple[list[str], int]:
         with reading(self.location):
             table = self._open()
-            found = IcebergFiles(table.io, table.metadata).files
+            files = IcebergFiles(table.io, table.metadata).files
+            found = [each for each in files if is_of(table.metadata, each.data, self.source)]
         return [each.path for each in found], sum(each.size for each in found)
 
     def _open(self) -> StaticTable:

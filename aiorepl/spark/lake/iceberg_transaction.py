@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -22,12 +22,13 @@ from pyiceberg.typedef import Record
 from pyroaring import BitMap64
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.lake.columns import evolution, target_schema
+from aiorepl.spark.lake.columns import Evolution, evolution, target_schema
 from aiorepl.spark.lake.iceberg_files import IcebergFile, IcebergFiles
 from aiorepl.spark.lake.iceberg_metadata import change, columns_of, storable
-from aiorepl.spark.lake.iceberg_scan import IcebergReader, IcebergScan
+from aiorepl.spark.lake.iceberg_scan import IcebergReader, IcebergScan, partition_value
 from aiorepl.spark.lake.iceberg_snapshot import SnapshotProducer
 from aiorepl.spark.lake.iceberg_writer import IcebergWriter, write_deletes
+from aiorepl.spark.lake.sources import SharedEvolution, SourceName, require_claim
 from aiorepl.spark.lake.table import Mode
 from aiorepl.spark.lake.transaction import Entry, Transaction
 
@@ -48,13 +49,17 @@ class IcebergTransaction(Transaction[IcebergFile]):
         table: Table | None,
         create: Callable[[pa.Schema], CreateTableTransaction],
         mode: Mode,
+        source: SourceName | None = None,
+        application: str | None = None,
     ) -> None:
-        super().__init__(mode)
+        super().__init__(mode, source, application)
         self._name = name
         self._create = create
-        self._properties: dict[str, str] = {}
         if table is not None:
             self._stage(Staged(table))
+            self.claim = require_claim(
+                f"the Iceberg table {name}", table.properties, source, application, mode
+            )
             if (version := table.metadata.format_version) > 2:
                 raise ConfigurationError(
                     f"the Iceberg table {name} has the format version {version}, which pyiceberg cannot write: choose another target"
@@ -66,12 +71,19 @@ class IcebergTransaction(Transaction[IcebergFile]):
 
     def is_united(self, keys: Sequence[str]) -> bool:
         known = {**self.metadata.properties, **self._properties}
-        return known.get(_UNIQUE) == json.dumps(sorted(keys))
+        return known.get(self._unique) == json.dumps(sorted(keys))
 
     def set_united(self, keys: Sequence[str]) -> None:
-        self._properties[_UNIQUE] = json.dumps(sorted(keys))
+        self._properties[self._unique] = json.dumps(sorted(keys))
+
+    @property
+    def _unique(self) -> str:
+        return _UNIQUE if self.source is None else f"{_UNIQUE}.{self.source.name}"
 
     def evolve(self, source: pa.Schema, defaults: Mapping[str, pa.Scalar] | None) -> None:
+        if self.source is not None:
+            self._evolve_shared(self.source, storable(source), defaults)
+            return
         wanted = storable(target_schema(source, self.mode))
         if self.schema is None:
             self._stage(self._create(wanted))
@@ -84,6 +96,20 @@ class IcebergTransaction(Transaction[IcebergFile]):
         if steps.filled:
             kept = [name for name in steps.schema.names if name not in {field.name for field in steps.added}]
             self._fill(list(self.scans()), dict(zip(kept, kept, strict=True)), steps)
+
+    def _alter(self, found: SharedEvolution) -> bool:
+        if self.schema is None:
+            self._stage(self._create(found.schema))
+            self.files = IcebergFiles(self._table.io, self.metadata)
+        elif found.added or found.widened:
+            change(self._staged, Evolution(found.schema, {}, found.widened, found.added, {}, {}), self._name)
+            self._stage(self._staged)
+        return False
+
+    def _source_of(self, file: IcebergFile) -> Any:
+        assert self.source is not None
+        field = self.metadata.schema().find_field(self.source.column)
+        return partition_value(self.metadata, file.data, field.field_id)
 
     def commit(
         self,

@@ -31,7 +31,7 @@ def compact(batch: IcebergTransaction) -> None:
 
     :raises CommitFailedException: another commit came first.
     """
-    batch.rewrite(list(worn(batch.entries)))
+    batch.rewrite(list(worn(entry for entry, _ in batch.scans())))
     added, removed = _joined(batch)
     if removed or any(entry.gone for entry in batch.entries):
         # The new snapshot has the rows of the present one, so it is the end of the same batch.

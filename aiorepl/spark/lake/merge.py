@@ -84,10 +84,14 @@ class _Merge:
         self._keys = list(keys)
         self._truncates = truncates
         self._writer = writer
+        self._source = batch.source
 
     def apply(self, changes: pa.Table) -> None:
         if not changes.num_rows:
             return
+        if self._source is not None:
+            names = pa.repeat(pa.scalar(self._source.name), changes.num_rows)
+            changes = changes.append_column(self._source.column, names)
         if self._mode == "changelog":
             self._write(self._fresh(changes))
             return

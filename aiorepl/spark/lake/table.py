@@ -82,6 +82,7 @@ class Commit:
     :param lsn: the batch's end. The table has every change that was committed up to this LSN, and no later one.
     :param last: the position of the batch's last change, if it is known. A table that was set aside continues after it.
     :param complete_until: the table has every change with an earlier commit time; ``None`` if unknown.
+    :param source: the name of the source, in a table of several sources.
     """
 
     application: str
@@ -89,6 +90,7 @@ class Commit:
     lsn: LSN
     last: Place | None = None
     complete_until: datetime | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +251,18 @@ class Target(Protocol):
         """Compact and vacuum the table, if it is time. This may take long; a failure loses nothing."""
 
 
+@runtime_checkable
+class SharedTarget(Target, Protocol):
+    """A target that may have rows of several sources."""
+
+    @property
+    def source(self) -> str | None:
+        """The name of the source whose rows are read and written; ``None``: the table has one source."""
+
+    def forget(self) -> None:
+        """Delete the rows of the source, and what the table records of it. The source can then begin again."""
+
+
 def reached(table: Target, application: str) -> Place | None:
     """Find the position of the last change that an application has applied; ``None`` if it is unknown."""
     newest = newest_commit(table, application)
@@ -281,6 +295,7 @@ _APPLICATION: Final = "aiorepl.application"
 _NUMBER: Final = "aiorepl.batch"
 _LAST: Final = "aiorepl.last"
 _UNTIL: Final = "aiorepl.complete_until"
+_SOURCE: Final = "aiorepl.source"
 
 TABLE: Final = "aiorepl.table"
 """The format's id of the table, which each batch records: a table that replaces it has another id, but may have its properties."""
@@ -291,6 +306,8 @@ def metadata_of(commit: Commit) -> dict[str, str]:
     last = {} if commit.last is None else {_LAST: "{} {}".format(*commit.last)}
     if commit.complete_until is not None:
         last[_UNTIL] = commit.complete_until.isoformat()
+    if commit.source is not None:
+        last[_SOURCE] = commit.source
     return {_LSN: str(commit.lsn), _NUMBER: str(commit.number), _APPLICATION: commit.application, **last}
 
 
@@ -301,7 +318,8 @@ def commit_of(found: Mapping[str, Any]) -> Commit | None:
     lsn, _, ordinal = str(found.get(_LAST, "")).partition(" ")
     last = (int(lsn), int(ordinal)) if ordinal else None
     until = datetime.fromisoformat(str(found[_UNTIL])) if _UNTIL in found else None
-    return Commit(application_of(found) or "", int(found[_NUMBER]), LSN.parse(str(found[_LSN])), last, until)
+    at, number = LSN.parse(str(found[_LSN])), int(found[_NUMBER])
+    return Commit(application_of(found) or "", number, at, last, until, found.get(_SOURCE))
 
 
 def application_of(found: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -22,6 +23,7 @@ from pyroaring import BitMap64
 from aiorepl.spark.lake.columns import Evolution
 from aiorepl.spark.lake.rows import fitted
 from aiorepl.spark.lake.scan import FileScan
+from aiorepl.spark.lake.sources import Claim, SharedEvolution, SourceName, evolved, property_of, text_of
 from aiorepl.spark.lake.table import IS_CURRENT, Mode
 from aiorepl.spark.lake.writer import FILE_BYTES, FileWriter
 
@@ -93,10 +95,18 @@ class Transaction(ABC, Generic[F]):
 
     :ivar schema: the table's columns after the commit; ``None`` if there is no table yet.
     :ivar entries: the table's data files.
+    :ivar claim: what the table records of the source; ``None`` if it has no rows of the source yet.
+
+    :param source: the source whose rows the commit changes, in a table of several sources.
+    :param application: the application that changes them; ``None`` for changes that belong to no batch.
     """
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: Mode, source: SourceName | None = None, application: str | None = None) -> None:
         self.mode: Mode = mode
+        self.source = source
+        self.claim: Claim | None = None
+        self._application = application
+        self._properties: dict[str, str] = {}
         self.schema: pa.Schema | None = None
         self.entries: list[Entry[F]] = []
         self._written: list[str] = []
@@ -118,6 +128,14 @@ class Transaction(ABC, Generic[F]):
         """Return the scan of a file."""
 
     @abstractmethod
+    def _alter(self, found: SharedEvolution) -> bool:
+        """Create the table, or add and widen its columns. Return whether the files of widened columns have to be written again."""
+
+    @abstractmethod
+    def _source_of(self, file: F) -> Any:
+        """Return the value of the source column in a file's rows."""
+
+    @abstractmethod
     def _writer(self, keys: Sequence[str]) -> FileWriter[F, Any]:
         """Return a writer of new files."""
 
@@ -126,10 +144,13 @@ class Transaction(ABC, Generic[F]):
         """Delete files that no commit refers to."""
 
     def scans(self) -> Iterator[tuple[Entry[F], FileScan]]:
-        """Yield the files that the table has at the beginning of the present step, to be read."""
+        """Yield the files of the source that the table has at the beginning of the present step, to be read."""
         for entry in self.entries:
-            if not entry.gone:
+            if not entry.gone and self._is_own(entry):
                 yield entry, self._scan(entry)
+
+    def _is_own(self, entry: Entry[F]) -> bool:
+        return self.source is None or self._source_of(entry.file) == self.source.name
 
     def drop(self, entry: Entry[F]) -> None:
         """Delete all rows of a file."""
@@ -154,6 +175,13 @@ class Transaction(ABC, Generic[F]):
         self._delete(entry.file.path for entry in self.entries if entry.new and entry.gone)
         self.entries = [entry for entry in self.entries if not (entry.new and entry.gone)]
         self.entries += [Entry(file, BitMap64, new=True) for file in files]
+
+    def forget(self) -> None:
+        """Delete the rows of the source, and what the table records of it."""
+        assert self.source is not None
+        for entry, _ in self.scans():
+            self.drop(entry)
+        self._properties[property_of(self.source)] = ""
 
     def discard(self) -> None:
         """Delete the files that no commit refers to."""
@@ -188,6 +216,23 @@ class Transaction(ABC, Generic[F]):
         if again := [entry for entry in touched if entry.new or not marked]:
             self.rewrite(again)
         return marked
+
+    def _evolve_shared(
+        self, source: SourceName, columns: pa.Schema, defaults: Mapping[str, pa.Scalar] | None
+    ) -> None:
+        """Do what ``evolve`` does, for the columns and the rows of one source."""
+        before = self.schema
+        claim, found = evolved(before, self.claim, self._application, columns, self.mode, source, defaults)
+        own = list(self.scans())
+        others = [(entry, self._scan(entry)) for entry in self.entries if not self._is_own(entry)]
+        again = self._alter(found) and bool(found.widened)
+        steps = replace(found.steps, schema=found.schema)
+        if before is not None and again:
+            self._fill(others, {name: name for name in before.names}, replace(steps, added=(), filled={}))
+        if before is not None and (again or steps.renamed or steps.filled):
+            moved = {name: steps.renamed.get(name, name) for name in claim.own(before).names}
+            self._fill(own, {**moved, source.column: source.column}, steps)
+        self._properties[property_of(source)] = text_of(claim.evolved(found.own))
 
     def _fill(
         self, scans: Sequence[tuple[Entry[F], FileScan]], columns: Mapping[str, str], steps: Evolution

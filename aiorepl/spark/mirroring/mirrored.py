@@ -10,7 +10,7 @@ from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN, ZERO
 from aiorepl.spark.lake.delta import DeltaTarget
-from aiorepl.spark.lake.table import Lake, Mode, Rows, Target, TargetVersion
+from aiorepl.spark.lake.table import Lake, Mode, Rows, SharedTarget, Target, TargetVersion
 from aiorepl.spark.mirroring.complete import Complete, least, moment
 from aiorepl.spark.mirroring.mirror import open_lake
 from aiorepl.spark.mirroring.state import SavedState, StateFile
@@ -236,7 +236,7 @@ class MirroredTables:
     def restart(self, table: str) -> None:
         """Start a table again with an empty target. Delete its target before, and request a snapshot of its rows afterwards.
 
-        The next batches skip the changes before the table's last incompatible description. The mirror must not be running.
+        If the target has rows of several sources, this deletes the rows of the mirror's own source. The next batches skip the changes before the table's last incompatible description. The mirror must not be running.
 
         :param table: ``schema.table``.
         :raises ConfigurationError: the table's target still exists.
@@ -244,7 +244,9 @@ class MirroredTables:
         state, name = self._require(), TableName.parse(table)
         found = TableName(name.schema, name.name)
         target = self._target(found)
-        if target.schema() is not None:
+        if isinstance(target, SharedTarget) and target.source is not None:
+            target.forget()
+        elif target.schema() is not None:
             raise ConfigurationError(
                 f"{table} still has its target {_path(target) or ''}: delete that, or move it away"
             )
