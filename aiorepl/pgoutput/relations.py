@@ -12,10 +12,20 @@ Source: "Logical Replication Message Formats", Relation and Type; ``logicalrep_w
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Final
 
-from aiorepl.errors import DataError, ProtocolError
+from aiorepl.errors import DataError, PermanentError, ProtocolError
+
+Mask = Callable[[Any], bytes | None]
+"""A function that returns the mask of a value's text. Both are UTF-8; ``None``: the mask is NULL."""
+
+MERGING: Final = ("partial", "format", "constant", "null")
+"""The methods by which different values of a masked column may have one mask. A column masked by the first has the type ``text`` with the
+type modifier -2, and so on. So a journal and its history have the method, too. PostgreSQL's modifier of ``text`` is -1."""
+_TEXT: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,12 @@ class Column:
     name: str
     type_oid: int
     type_modifier: int
+
+    @property
+    def merging(self) -> str:
+        """The method of ``MERGING`` that masks the column; otherwise an empty text."""
+        method = -2 - self.type_modifier
+        return MERGING[method] if self.type_oid == _TEXT and 0 <= method < len(MERGING) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +102,10 @@ class Relation:
             return ()
         return tuple(index for index, column in enumerate(self.columns) if column.key)
 
+    def require_distinct(self, key: Iterable[int]) -> None:
+        """Check that a consumer can find rows by the columns with these indexes, as the function ``require_distinct``."""
+        require_distinct(self, {self.columns[index].name: self.columns[index].merging for index in key})
+
     @property
     def schema(self) -> str:
         """The namespace, with ``pg_catalog`` for the empty name that stands for it in messages."""
@@ -100,6 +120,21 @@ class Relation:
 
     def __repr__(self) -> str:
         return f"<Relation {self} of {len(self.columns)} columns>"
+
+
+def require_distinct(table: object, key: Mapping[str, str]) -> None:
+    """Check that rows can be found by the columns of a key, if some of these columns are masked.
+
+    :param key: by name of a column, the method that masks it, or an empty text.
+    :raises PermanentError: different values of a column may have one mask.
+    """
+    for name, method in key.items():
+        if method in MERGING:
+            raise PermanentError(
+                f"mask: {table}.{name} is a column of the key, and rows with different values could have one mask by the method {method}: "
+                "mask the column by hash or encrypt, take another key, or write a row for each change (a mirror's mode changelog)",
+                fatal=True,
+            )
 
 
 class RelationViews:

@@ -65,14 +65,6 @@ def decryptor(keys: Iterable[str | Secret[str]]) -> Callable[[str], str]:
     return decrypt
 
 
-def require_key(key: str) -> None:
-    """Check a key.
-
-    :raises ConfigurationError: the key is too short, or a package is missing.
-    """
-    _cipher(key)
-
-
 def _cipher(key: str) -> tuple[str, Any]:
     """Return the id and the cipher of a key."""
     if len(key) < _LEAST:

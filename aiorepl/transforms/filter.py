@@ -63,7 +63,7 @@ class StreamFilter:
         self._catalog = TableCatalog() if catalog is None else catalog
         self._rules = rules = selection.rules
         self._kinds = selection.selected_kinds
-        self._masks = selection.masks()
+        self._masks = selection.masks
         # By oid, so that the dictionary does not grow when tables are described again. Valid for one version of the catalog.
         self._version = self._catalog.version
         self._current: dict[int, _Table] = {}

@@ -13,12 +13,12 @@ from itertools import compress
 from typing import Final
 
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import Attribute, Column, Relation
+from aiorepl.pgoutput.relations import MERGING, Attribute, Column, Mask, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transactions.rows import Layout
-from aiorepl.transforms.methods import Mask, Method
+from aiorepl.transforms.methods import Method
 from aiorepl.transforms.rules import DROPPED, ColumnAction
 from aiorepl.values.registry import Types
 
@@ -31,7 +31,7 @@ class Rewriting:
 
     :param actions: the action for each column.
     :param masks: the function of each method.
-    :raises PermanentError: a method cannot mask a column.
+    :raises PermanentError: a method cannot mask a column, or could give rows with different keys the same key.
     """
 
     __slots__ = ("_head", "_layout", "kept", "masks", "relation", "target")
@@ -41,6 +41,7 @@ class Rewriting:
     ) -> None:
         self.relation = relation
         self.target = _without(relation, actions)
+        self.target.require_distinct(self.target.key)
         self._head = len(self.target.columns).to_bytes(2, "big")
         self.kept = [action is not DROPPED for action in actions]
         self.masks: dict[int, Mask] = {}
@@ -115,7 +116,9 @@ def truncation(message: m.Truncate, relations: tuple[Relation, ...]) -> m.Trunca
 
 def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
     columns = [
-        Column(column.key, column.name, _TEXT_OID, -1) if isinstance(action, Method) else column
+        Column(column.key, column.name, _TEXT_OID, _modifier(action, column))
+        if isinstance(action, Method)
+        else column
         for column, action in zip(relation.columns, actions, strict=True)
         if action is not DROPPED
     ]
@@ -126,3 +129,9 @@ def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
         if action is not DROPPED and (found := relation.attributes.get(name)) is not None
     }
     return replace(redescribed(relation, columns), attributes=kept)
+
+
+def _modifier(method: Method, column: Column) -> int:
+    """Return the type modifier of a masked column. The mask of a mask may be equal for different values if the first mask may."""
+    name = method.name if method.merges else column.merging
+    return -2 - MERGING.index(name) if name else -1

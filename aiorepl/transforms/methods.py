@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiorepl.errors import ConfigurationError, PermanentError
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import MERGING, Mask, Relation
 from aiorepl.values.types import BUILTIN
-
-Mask = Callable[[Any], bytes | None]
-"""A function that returns the mask of a value's text. Both are UTF-8; ``None``: the mask is NULL."""
 
 _METHOD: Final = re.compile(
     r"(hash|format|null|encrypt)|partial\( *([1-9]\d{0,3}) *\)|constant\((.*)\)", re.DOTALL
 )
 # A pattern and its method; the pattern's own quotes may contain spaces and equals signs.
 _ENTRY: Final = re.compile(r'((?:"(?:[^"]|"")*"|[^"\s])+)\s+=\s*(.*)', re.DOTALL)
+# A name may contain an equals sign, so the method needs a space before its own.
+_JOINED: Final = re.compile(rf'(?:"(?:[^"]|"")*"|[^"=])+(?<!\s)=\s*(?:{_METHOD.pattern})', re.DOTALL)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FORMS: Final = "hash, partial(4), constant(text), null, format or encrypt"
 _SHOWN: Final = frozenset({"name", "text", "bpchar", "varchar", "citext", "int2", "int4", "int8", "numeric"})
 
@@ -44,7 +44,7 @@ class Method:
     @property
     def merges(self) -> bool:
         """Whether different values may have one mask, so that a mask does not identify a row."""
-        return self.name not in ("hash", "encrypt")
+        return self.name in MERGING
 
     @property
     def shows(self) -> bool:
@@ -54,15 +54,9 @@ class Method:
     def require_applicable(self, relation: Relation, index: int) -> None:
         """Check that the method can mask a column.
 
-        :raises PermanentError: the method does not support the column's type, or could give rows with different keys the same key.
+        :raises PermanentError: the method does not support the column's type.
         """
         column = relation.columns[index]
-        if self.merges and index in relation.key:
-            raise PermanentError(
-                f"mask: {relation}.{column.name} is a column of the key, and rows with different values could have one mask by the method "
-                f"{self.name}: mask the column by hash or encrypt, or drop it",
-                fatal=True,
-            )
         if not self.shows:
             return
         # Messages name a domain by its base type.
@@ -81,8 +75,12 @@ class Method:
 def parse_entry(entry: str) -> tuple[str, Method]:
     """Return the pattern and the method of an entry of the option ``mask``: ``public.customers.email`` or ``public.cards.number = partial(4)``.
 
-    :raises ConfigurationError: the method is unknown.
+    :raises ConfigurationError: the method is unknown or malformed.
     """
+    if _JOINED.fullmatch(entry):
+        raise ConfigurationError(
+            f"mask: {entry!r} needs a space before the equals sign of its method; if it is a column's name, put the name in double quotes"
+        )
     found = _ENTRY.fullmatch(entry)
     if found is None:
         return entry, Method()
@@ -91,6 +89,10 @@ def parse_entry(entry: str) -> tuple[str, Method]:
     if method is None:
         raise ConfigurationError(f"mask: {pattern!r} has an unknown method: expected {_FORMS}")
     name, kept, constant = method.groups()
+    if constant and ("\0" in constant or _SURROGATE.search(constant)):
+        raise ConfigurationError(
+            f"mask: the constant of {pattern!r} has a character that PostgreSQL's texts cannot have"
+        )
     if name is not None:
         return pattern, Method(name)
     return pattern, Method("constant", text=constant) if kept is None else Method("partial", int(kept))

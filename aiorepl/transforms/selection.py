@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
+from aiorepl.pgoutput.relations import Mask
 from aiorepl.secret import Secret
 from aiorepl.source.catalog.tables import TableCatalog
-from aiorepl.transforms.encryption import require_key
-from aiorepl.transforms.methods import Mask, Method, mask_of, parse_entry
+from aiorepl.transforms.methods import Method, mask_of, parse_entry
 from aiorepl.transforms.patterns import Patterns, quote
 from aiorepl.transforms.rules import KEPT, Rules, select_table
 
@@ -83,6 +83,7 @@ class Selection:
     keep: tuple[str, ...] = ()
     encryption_key: str | Secret[str] | None = None
     _rules: Rules = field(init=False, repr=False, compare=False)
+    _masks: Mapping[Method, Mask] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.mask, Mapping):
@@ -104,8 +105,8 @@ class Selection:
             raise ConfigurationError(
                 "mask needs a secret, the key of its hashes: set a long random one, and keep it"
             )
-        if any(method.name == "encrypt" for method in methods):
-            require_key(_text(self.encryption_key))
+        secret, key = _text(self.secret).encode(), _text(self.encryption_key)
+        object.__setattr__(self, "_masks", {method: mask_of(method, secret, key) for method in methods})
         rules = Rules(
             Patterns("tables", self.tables, 2, exclusions=True),
             Patterns("drop", self.drop, 3),
@@ -125,10 +126,10 @@ class Selection:
         """The parsed patterns."""
         return self._rules
 
-    def masks(self) -> dict[Method, Mask]:
-        """Return the function of each method that the selection uses."""
-        secret, key = _text(self.secret).encode(), _text(self.encryption_key)
-        return {method: mask_of(method, secret, key) for method in self._rules.methods}
+    @property
+    def masks(self) -> Mapping[Method, Mask]:
+        """The function of each method that the selection uses."""
+        return self._masks
 
     @property
     def selected_kinds(self) -> frozenset[str]:

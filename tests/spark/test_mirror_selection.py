@@ -333,6 +333,35 @@ def test_a_dropped_key(lake, journal) -> None:
     has_nothing(mirror)
 
 
+@pytest.mark.parametrize("identity", ["d", "f", "n"])
+@pytest.mark.parametrize("place", ["segments", "history"])
+@pytest.mark.parametrize("masking", ["mirror", "journal"])
+def test_a_key_with_equal_masks(lake, journal, monkeypatch, tmp_path, masking, place, identity) -> None:
+    """A mask that may give two rows one key is refused for any key by which rows are merged, also if the journal has it."""
+    selection = Selection(mask=("public.t.email = partial(4)",))
+    email = replace(EMAIL, key=identity == "d")
+    columns = [column("id", 23), email]
+    if masking == "journal":
+        columns[1] = replace(email, type_modifier=-2)
+    t = journal.stream.table("t", *columns, replica_identity=identity)
+    journal.stream.transaction(t.insert("1", "****5678"), t.insert("2", "****5678"))
+    journal.write(numbers("id", "email"))
+    if place == "history":
+        monkeypatch.setattr(planning, "_LEAST_BYTES", 0)
+        compact(journal)
+    given = {"selection": selection} if masking == "mirror" else {}
+    mirror = lake(keys={"public.t": ["email"]}, **given)
+    with pytest.raises(
+        (PermanentError, TableFailed), match=r"public\.t\.email is a column of the key.* partial"
+    ):
+        mirror.step()
+    assert not (mirror.target / "public").exists()
+    if identity != "d" or masking == "journal":
+        mirror = Lake(tmp_path / "changelog", journal, mode="changelog", **given)
+        mirror.step()
+        assert len(rows(mirror)) == 2
+
+
 ANY_EMAIL = Selection(mask=("*.*.email?",), secret=SECRET)
 
 

@@ -15,9 +15,12 @@ from aiorepl.pgoutput.relations import Attribute
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import Binary, column
 from aiorepl.testing.stream import Stream
+from aiorepl.transactions.rewriting import redescribed
 from aiorepl.transforms.encryption import decryptor
 from aiorepl.transforms.filter import StreamFilter
-from aiorepl.transforms.methods import parse_entry
+from aiorepl.transforms.masking import Rewriting
+from aiorepl.transforms.methods import Method, parse_entry
+from aiorepl.transforms.rules import KEPT
 from aiorepl.transforms.selection import Selection
 
 KEY, FORMER = "k" * 32, "f" * 44
@@ -35,7 +38,7 @@ def selection(method: str, **options) -> Selection:
 
 def function(method: str):
     """Return the function of a method."""
-    (found,) = selection(method).masks().values()
+    (found,) = selection(method).masks.values()
     return found
 
 
@@ -76,7 +79,9 @@ def test_format():
     assert "Aaa Aaaa+9@a-Aaaaa.aaa, 9999 a a9A" == shape
     assert found.isascii()
     assert found == mask("format", "Ada Löve+1@x-Ample.org, 2026 — ß٣Ω")
-    assert found != Selection(mask={"a.b.c": "format"}, secret="other").masks().popitem()[1](found.encode())
+    assert found != Selection(mask={"a.b.c": "format"}, secret="other").masks[Method("format")](
+        found.encode()
+    )
 
 
 def test_a_format_depends_on_each_character_and_on_the_secret():
@@ -97,7 +102,7 @@ def test_constants():
 @given(text=st.text(max_size=60))
 def test_encrypted_values_can_be_decrypted(text):
     """The value has the id of its key; present and former keys decrypt it in any order."""
-    new, old = mask("encrypt", text), selection("encrypt", encryption_key=FORMER).masks().popitem()[1]
+    new, old = mask("encrypt", text), next(iter(selection("encrypt", encryption_key=FORMER).masks.values()))
     decrypt = decryptor([FORMER, KEY])
     assert text == decrypt(new) == decrypt(old(text.encode()).decode())
     assert new == mask("encrypt", text)
@@ -181,6 +186,25 @@ def test_keys(method):
     assert mask(method, "12345678") == found.new["k"]
 
 
+@pytest.mark.parametrize("method", MERGING)
+@pytest.mark.parametrize("again", ["hash", "encrypt"])
+def test_keys_that_the_server_does_not_name(method, again):
+    """Under REPLICA IDENTITY FULL, a description says by which method a column was masked, also after a second mask."""
+    found = change(
+        selection(method), column("id", INT4), column("k"), row=("1", "12345678"), replica_identity="f"
+    )
+    once = found.layout.relation
+    twice = Rewriting(once, (KEPT, Method(again)), {Method(again): function(again)}).target
+    for relation in (once, twice, redescribed(twice, twice.columns)):
+        relation.require_distinct([0])
+        with pytest.raises(
+            PermanentError, match=rf"public\.t\.k is a column .* the method {method.partition('(')[0]}:"
+        ):
+            relation.require_distinct([0, 1])
+    distinct = change(selection(again), column("k"), row=("12345678",), replica_identity="f").layout.relation
+    distinct.require_distinct([0])
+
+
 @pytest.mark.parametrize("method", ["hash", "encrypt"])
 def test_masked_keys(method):
     """A key that is hashed or encrypted identifies rows, in text and in binary."""
@@ -240,11 +264,11 @@ def test_a_selection_with_methods_is_a_value():
     again = pickle.loads(pickle.dumps(one))
     assert one == again
     assert hash(one) == hash(again)
-    assert again.masks().popitem()[1](b"x") == function("encrypt")(b"x")
+    assert next(iter(again.masks.values()))(b"x") == function("encrypt")(b"x")
     assert KEY not in repr(one)
     assert (
-        Selection(mask={"a.b.c": "hash"}, secret="s").masks().keys()
-        == Selection(mask=("a.b.c",), secret="s").masks().keys()
+        Selection(mask={"a.b.c": "hash"}, secret="s").masks.keys()
+        == Selection(mask=("a.b.c",), secret="s").masks.keys()
     )
 
 
@@ -276,3 +300,29 @@ def test_a_rename_does_not_show_more(former):
         renamed(Selection(mask=patterns, secret="s"))
     assert renamed(Selection(mask=patterns | {"*.*.ssn_end?": "hash"}, secret="s"))
     assert renamed(Selection(mask=patterns | {"*.*.ssn_end?": former}, secret="s"))
+
+
+@pytest.mark.parametrize("text", ["a\0", "\ud800", "a\udfffb"])
+def test_constants_that_are_no_text(text):
+    """A constant that PostgreSQL cannot store as a text is refused at once, not at the first row; the error does not repeat it."""
+    with pytest.raises(
+        ConfigurationError, match=r"mask: the constant of 'public\.t\.c' has a character"
+    ) as raised:
+        Selection(mask={"public.t.c": f"constant({text})"})
+    assert text not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "entry", ["a.b.c=null", "a.b.c= partial(4)", 'a."x y".c?=constant(a = b)', "a.b.c=hash"]
+)
+def test_entries_without_a_space(entry):
+    """Such an entry would be the name of a column with an equals sign, so the error says what is missing. Quotes make it a name."""
+    with pytest.raises(ConfigurationError, match="needs a space before the equals sign"):
+        Selection(mask=(entry,), secret="s")
+    assert Selection(mask=('a.b."c=null"',), secret="s").mask
+
+
+def test_a_selection_keeps_its_functions():
+    """The function of a method is made once for a selection."""
+    chosen = selection("encrypt")
+    assert chosen.masks is chosen.masks

@@ -7,7 +7,7 @@ journal, and in a file of the history. NULL is not masked, and neither is a valu
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from aiorepl.epoch import EPOCH_MICROSECONDS, EPOCH_SECONDS
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.constants import texts as constant_texts
 from aiorepl.formats.arrow.number_texts import number_texts
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Mask, Relation
 from aiorepl.pgoutput.tuples import BINARY
 from aiorepl.values.registry import Types
 
@@ -26,9 +26,6 @@ _UNREPRESENTABLE, _UNCHANGED, _BEFORE = "_unrepresentable", "_unchanged", "_befo
 _NUMBER: Final = b"PARQUET:field_id"
 _BUILTIN: Final = Types()
 _EPOCH_DAYS: Final = EPOCH_SECONDS // 86_400
-
-Mask = Callable[[Any], bytes | None]
-"""A function that returns the mask of a value's text. Both are UTF-8; ``None``: the mask is NULL."""
 
 DROPPED: Final = ""
 """The name of a dropped column, which no column of a table has."""

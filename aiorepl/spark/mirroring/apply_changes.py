@@ -22,6 +22,7 @@ from pyspark.sql.types import StructField, StructType
 from aiorepl.checked import checked
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.relations import require_distinct
 from aiorepl.spark.lake.delta import DeltaTarget
 from aiorepl.spark.lake.delta_folder import location
 from aiorepl.spark.lake.table import (
@@ -43,7 +44,6 @@ from aiorepl.spark.mirroring.staged_rows import reduce_batch
 from aiorepl.spark.reading.schema import (
     COMMIT_LSN,
     COMMIT_TS,
-    HIDES,
     MASKED,
     META,
     MISSING,
@@ -100,6 +100,7 @@ def apply_changes(
         folder of its own in it.
     :returns: the running query; ``None`` if ``df`` is a batch DataFrame, which is then applied.
     :raises ConfigurationError: ``df`` lacks a key or a column of the source's metadata.
+    :raises PermanentError: a key is masked by a method that may give different values one mask.
     """
     _require_columns(df, keys, mode)
     folder, staging_folder = _folders(df, target, checkpoint, staging, storage_options)
@@ -128,12 +129,8 @@ def _require_columns(df: DataFrame, keys: Sequence[str], mode: Mode) -> None:
             if missing
             else "apply_changes needs keys, the columns that identify a row"
         )
-    for field in df.schema.fields:
-        if field.name in keys and mode != "changelog" and (field.metadata or {}).get(MASKED, HIDES) != HIDES:
-            raise ConfigurationError(
-                f"mask: {field.name!r} is one of the keys, and rows with different values could have one mask by the method "
-                f"{field.metadata[MASKED]}: mask the column by hash or encrypt"
-            )
+    if mode != "changelog":
+        require_distinct("df", {name: (df.schema[name].metadata or {}).get(MASKED, "") for name in keys})
 
 
 def _folders(

@@ -21,7 +21,7 @@ from aiorepl.formats.arrow.hidden import printed
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
 from aiorepl.history.manifest import TableVersion
 from aiorepl.pgoutput.decoder import Decoder
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Relation, require_distinct
 from aiorepl.spark.lake.columns import wider
 from aiorepl.spark.lake.rows import in_type
 from aiorepl.spark.lake.table import NUMBER
@@ -100,6 +100,7 @@ class Common:
 
         :param given: the columns that the user names, for a table whose replica identity names no columns.
         :raises ConfigurationError: no columns are named, or ``given`` differs from the replica identity's columns.
+        :raises PermanentError: rows with different keys may have one key after masking.
         """
         relation = relation_of(version)
         columns = _columns(version.schema)
@@ -110,6 +111,9 @@ class Common:
                 "nothing else: leave keys out, or set REPLICA IDENTITY FULL"
             )
         wanted = found or list(given)
+        own = (self._name_of(field) for field in columns)
+        methods = dict(zip(own, (column.merging for column in relation.columns), strict=True))
+        require_distinct(self._table, {name: methods.get(name, "") for name in wanted})
         if lacking := [name for name in wanted if name not in self.schema.names]:
             raise ConfigurationError(f"{self._table} has no column {lacking[0]!r}, which keys names")
         if not wanted:

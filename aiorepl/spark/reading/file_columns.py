@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.collected import BEFORE
 from aiorepl.formats.arrow.columns import Convert
-from aiorepl.formats.arrow.hidden import Mask, masked_values, printable
+from aiorepl.formats.arrow.hidden import masked_values, printable
 from aiorepl.formats.arrow.number_texts import number_texts
 from aiorepl.formats.arrow.types import META, UNREPRESENTABLE
 from aiorepl.formats.arrow.widening import casts
 from aiorepl.history import HistoryFile
+from aiorepl.pgoutput.relations import Mask
 from aiorepl.spark.lake.rows import relisted
 from aiorepl.spark.reading.columns import assembled, column, renamed
 from aiorepl.spark.reading.typed import Typed

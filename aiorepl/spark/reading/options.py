@@ -18,9 +18,10 @@ from pyspark.sql.types import StructField, StructType
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.lsn import LSN
+from aiorepl.pgoutput.relations import require_distinct
 from aiorepl.sizes import parse_size
 from aiorepl.spark.reading.selected import OPTIONS as SELECTION
-from aiorepl.spark.reading.selected import SelectedTable, key_marks, parse
+from aiorepl.spark.reading.selected import SelectedTable, parse
 from aiorepl.storage.objects.location import ObjectStore
 from aiorepl.storage.opening import Location
 from aiorepl.table_name import TableName
@@ -124,8 +125,9 @@ class ReadOptions:
         if selection is not None and name is None:
             raise ConfigurationError("options drop, mask and keep need the option table")
         keys = tuple(split_names(texts.get("keys", "")))
-        if selection is not None and name is not None:
-            key_marks(selection, name, keys)
+        selected = None if selection is None or name is None else SelectedTable(selection, name)
+        if selected is not None:
+            require_distinct(name, {key: selected.merging(key) for key in keys})
         return cls(
             journal=ObjectStore(journal, config) if config else journal,
             table=name,
@@ -137,7 +139,7 @@ class ReadOptions:
             partition_bytes=_bytes("partitionBytes", texts.get("partitionBytes", "16MiB")),
             null=unrepresentable == "null",
             keys=keys,
-            selected=None if selection is None or name is None else SelectedTable(selection, name),
+            selected=selected,
         )
 
 

@@ -116,11 +116,11 @@ def described_schema(
     """
     hidden = None if selected is None else selected.hidden(relation)
     masked: dict[str, str] = {}
-    if hidden is not None and selected is not None:
-        masked = {
-            name: selected.merging(name) or HIDES for name in map(relation.names.__getitem__, hidden.masks)
-        }
+    if hidden is not None:
+        masked = dict.fromkeys(map(relation.names.__getitem__, hidden.masks), HIDES)
         relation, kinds = hidden.target, hidden.kinds(kinds)
+    # Without a method that the query uses, the column may have been masked before the journal was written.
+    masked |= {column.name: column.merging for column in relation.columns if column.merging}
     fields = [
         StructField(
             column.name,

@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
 from aiorepl.formats.arrow.hidden import Hidden
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Mask, Relation
 from aiorepl.spark.reading.offsets import HiddenColumn
 from aiorepl.table_name import TableName
 from aiorepl.transforms.masking import Rewriting
-from aiorepl.transforms.methods import Mask, Method
+from aiorepl.transforms.methods import Method
 from aiorepl.transforms.patterns import quote
 from aiorepl.transforms.rules import DROPPED, KEPT, ColumnAction
 from aiorepl.transforms.selection import Selection
@@ -75,25 +75,17 @@ def hide(selection: Selection, relation: Relation, actions: Sequence[ColumnActio
     """
     if all(action is KEPT for action in actions):
         return None
-    made = Rewriting(relation, actions, selection.masks())
+    made = Rewriting(relation, actions, selection.masks)
     return Hidden(made.target, made.kept, made.masks)
 
 
 def key_marks(selection: Selection | None, table: TableName, key: Iterable[str]) -> dict[str, str]:
-    """Return a mark for each column of a key: empty for a visible column; for a masked column, a text that depends on method and secret.
-
-    :raises ConfigurationError: different values may have one mask, which does not identify rows.
-    """
+    """Return a mark for each column of a key: empty for a visible column; for a masked column, a text that depends on method and secret."""
     marks = dict.fromkeys(sorted(key), "")
-    masks = {} if selection is None else selection.masks()
+    masks = {} if selection is None else selection.masks
     for name in marks:
-        action = KEPT if selection is None else selection.rules.action([(table.schema, table.name)], name)
+        action = KEPT if selection is None else selection.rules.action([table], name)
         if isinstance(action, Method):
-            if action.merges:
-                raise ConfigurationError(
-                    f"mask: {quote((table.schema, table.name, name))} is a column of the key, and rows with different values could have one "
-                    f"mask by the method {action.name}: mask the column by hash or encrypt, or mirror the table with the mode changelog"
-                )
             marks[name] = (masks[action](_MARKED) or b"").decode()
     return marks
 
@@ -128,10 +120,10 @@ class SelectedTable:
     def mask(self, column: str) -> Mask | None:
         """Return the mask of a column with this name; ``None`` if it is not masked."""
         action = self.action(column)
-        return self.selection.masks()[action] if isinstance(action, Method) else None
+        return self.selection.masks[action] if isinstance(action, Method) else None
 
     def merging(self, column: str) -> str:
-        """Return the name of the method that masks a column if different values may have one mask; otherwise an empty text."""
+        """Return the method that masks a column if different values may have one mask; otherwise an empty text."""
         action = self.action(column)
         return action.name if isinstance(action, Method) and action.merges else ""
 

@@ -8,7 +8,7 @@ that the schema does not have is left out. ``formats.arrow.row_collector`` colle
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,12 +20,12 @@ from aiorepl.formats.arrow.block_scan import BlockScan, Collectors
 from aiorepl.formats.arrow.collected import collected_arrays
 from aiorepl.formats.arrow.constants import texts
 from aiorepl.formats.arrow.filled import FilledColumn
-from aiorepl.formats.arrow.hidden import Mask, masked
+from aiorepl.formats.arrow.hidden import masked
 from aiorepl.formats.arrow.row_collector import BlockScanner, RowCollector
 from aiorepl.journal.index import SegmentIndex
 from aiorepl.journal.reader import JournalReader, block_decoder
 from aiorepl.lsn import LSN, ZERO
-from aiorepl.pgoutput.relations import Relation
+from aiorepl.pgoutput.relations import Mask, Relation, require_distinct
 from aiorepl.spark.reading.blocks import Span
 from aiorepl.spark.reading.columns import assembled, column, unfit
 from aiorepl.spark.reading.selected import SelectedTable
@@ -126,12 +126,21 @@ class Typed:
         """Return the mask of a column by its present name; ``None`` if it is not masked."""
         return None if self.selected is None else self.selected.mask(name)
 
+    def key(self, relation: Relation, names: Sequence[str]) -> Sequence[int]:
+        """Return the indexes of the columns that identify a row, by their present ``names``."""
+        return relation.key or [index for index, name in enumerate(names) if name in self.keys]
+
     def names(self, relation: Relation) -> tuple[str, ...]:
         """Return the present names of a description's columns, as ``Newest.names``.
 
         :raises ConfigurationError: a column of the schema was renamed later, or a hidden column was renamed.
+        :raises PermanentError: rows with different keys may have one key after masking.
         """
         names, wanted = self.newest.names(relation), self.schema.names
+        masks = {names[index]: relation.columns[index].merging for index in self.key(relation, names)}
+        if self.selected is not None:
+            masks = {name: self.selected.merging(name) or method for name, method in masks.items()}
+        require_distinct(relation, masks)
         if self.selected is not None:
             self.selected.require_same(relation, names, wanted)
         for before, now in zip(relation.names, names, strict=True):
@@ -174,7 +183,7 @@ class _Layout:
         layout = Layout(relation, Types(types), binary=binary)
         names = wanted.names(relation)
         self._indexes = {name: index for index, name in enumerate(names) if name in wanted.schema.names}
-        key = relation.key or [index for index, name in enumerate(names) if name in wanted.keys]
+        key = wanted.key(relation, names)
         self.collector = RowCollector(len(names), bytes(index in key for index in range(len(names))))
         self._names = texts(names)
         self._columns: list[FilledColumn | None] = [

@@ -156,6 +156,7 @@ async def find(connection: Any, name: Name, relation: Relation, *, upsert: bool,
     )
     indexes = await connection.fetch(_INDEXES, table["oid"])
     key = _key(relation, indexes)
+    relation.require_distinct(key or ())
     names = None if key is None else {relation.names[number] for number in key}
     unique = any(index["own"] and index["usable"] and set(index["columns"]) == names for index in indexes)
     if upsert and names is not None and not unique:

@@ -11,9 +11,12 @@ from aiorepl import (
     ConfigurationError,
     Delivery,
     PermanentError,
+    Pipeline,
     Position,
     RetryPolicy,
+    Selection,
     SinkContext,
+    Source,
     TransientError,
 )
 from aiorepl_sinks.postgres import PostgresSink
@@ -87,6 +90,36 @@ async def test_a_target_that_does_not_fit(pair, there, said, rows, caplog):
     await pair.target.execute(ITEMS)
     await pair.deliver()
     await pair.require_equal("items")
+
+
+@pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
+@pytest.mark.parametrize("place", ["sink", "journal"])
+async def test_a_mask_of_the_targets_key(pair, identity, place, tmp_path):
+    """The server names no key, so the sink merges by the target's. A mask that may give two rows one key stops it before the first row."""
+    await pair.both("CREATE TABLE items (id text PRIMARY KEY, note text)")
+    await pair.source.execute(f"ALTER TABLE items REPLICA IDENTITY {identity}")
+    await pair.slotted()
+    await pair.source.execute("INSERT INTO items VALUES ('12345678', 'a'), ('22225678', 'b')")
+    journaled = place == "journal"
+
+    def pipeline(mask):
+        selection = Selection(mask={"public.items.id": mask}, secret="s")
+        return Pipeline(
+            Source(pair.source_dsn, slot=pair.slot, publication="p"),
+            {"mirror": Delivery(pair.sink(), selection=None if journaled else selection)},
+            until="now",
+            journal=tmp_path / "journal" if journaled else None,
+            journal_selection=selection if journaled else None,
+        )
+
+    with pytest.raises(
+        PermanentError, match=r"public\.items\.id is a column of the key, .* the method partial: mask"
+    ):
+        await pipeline("partial(4)").run()
+    assert not await pair.rows(pair.target, "items")
+    if not journaled:
+        await pipeline("hash").run()
+        assert len(await pair.rows(pair.target, "items")) == 2
 
 
 async def test_skipped_transactions(pair):
