@@ -462,3 +462,48 @@ def test_partitions_that_delta_does_not_have(tmp_path) -> None:
     target = DeltaTarget(str(tmp_path / "t"), layout=Layout(("note",)))
     with pytest.raises(ConfigurationError, match="'note'"):
         apply(target, FIRST, 1, {"id": 1, "note": ""})
+
+
+@pytest.fixture
+def twice(tmp_path) -> DeltaTarget:
+    """A table with two batches of a row each, the versions 0 and 1."""
+    target = DeltaTarget(tmp_path / "t")
+    for number in (1, 2):
+        apply(target, pa.schema([("id", pa.int64())]), number, {"id": number})
+    return target
+
+
+def test_a_restore_to_a_restore(twice):
+    """A table lacks a batch if it goes back to a version that had gone back itself; not if that one has the batch."""
+    for version in (0, 1):
+        DeltaTable(twice.target).delete("id = 1")
+        DeltaTable(twice.target).restore(version)
+        restored = DeltaTable(twice.target).version()
+        DeltaTable(twice.target).delete()
+        DeltaTable(twice.target).restore(restored)
+        if version:
+            assert twice.applied("query", 2)
+            assert not twice.applied("query", 3)
+        else:
+            for number in (2, 3):
+                with pytest.raises(ConfigurationError, match="was restored to an earlier version"):
+                    twice.applied("query", number)
+
+
+def test_a_restore_to_a_time(twice):
+    """A RESTORE to a time after the last batch is not refused, and one to an earlier time is."""
+    table = DeltaTable(twice.target)
+    first, second = (
+        datetime.fromtimestamp(each["timestamp"] / 1000, UTC) for each in reversed(table.history())
+    )
+    table.delete("id = 1")
+    for time, version in ((second, 1), (first, 0)):
+        DeltaTable(twice.target).restore(time)
+        assert "version" not in DeltaTable(twice.target).history(1)[0]["operationParameters"]
+        rows = DeltaTable(twice.target).to_pyarrow_table()["id"].to_pylist()
+        assert sorted(rows) == [1, 2][: version + 1]
+        if version:
+            assert twice.applied("query", 2)
+        else:
+            with pytest.raises(ConfigurationError, match="was restored to an earlier version"):
+                twice.applied("query", 2)

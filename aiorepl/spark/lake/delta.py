@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -282,20 +283,37 @@ def set_back(
     :param table: the table's id.
     :param source: only the batches of this source count.
     """
+    # The version whose rows the newest one has. A RESTORE may go back to another RESTORE.
     target: int | None = None
     replaced = False
     for version, info in commits(folder):
+        kept = target is None or version <= target
         commit = commit_of(_metadata(info))
         if commit is not None and commit.source == source:
-            if replaced or info.get(TABLE, table) != table:
-                return "replaced"
-            return "restored" if target is not None and target < version else None
-        if target is None:
+            if not kept:
+                return "restored"
+            return "replaced" if replaced or info.get(TABLE, table) != table else None
+        if kept:
             operation = str(info.get("operation"))
             replaced = replaced or "REPLACE TABLE" in operation
             if operation == "RESTORE":
-                target = int(info.get("operationParameters", {}).get("version") or 0)
+                target = _restored_version(folder, version, info)
     return None
+
+
+def _restored_version(folder: DeltaFolder, version: int, info: Mapping[str, Any]) -> int:
+    """Return the version to which a RESTORE went back."""
+    given = info.get("operationParameters", {}).get("version")
+    if given is not None:
+        return int(given)
+    # A RESTORE to a time: the version is the last one that had the same files.
+    files = _files(folder, version)
+    return next((each for each, _ in commits(folder) if each < version and _files(folder, each) == files), -1)
+
+
+def _files(folder: DeltaFolder, version: int) -> AbstractSet[tuple[str, str | None]]:
+    snapshot = Snapshot.load(folder, version)
+    return frozenset() if snapshot is None else snapshot.files.keys()
 
 
 def another_mirror(folder: DeltaFolder, first: int, last: int, source: str | None = None) -> bool:
