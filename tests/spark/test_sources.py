@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog.sql import SqlCatalog
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.pgoutput.relations import Attribute
 from aiorepl.spark.lake.delta import DeltaLake
 from aiorepl.spark.lake.iceberg import IcebergLake
@@ -63,17 +66,17 @@ def rows(mirror: Lake, mode: str = "current") -> list[tuple[Any, ...]]:
     return sorted(texts, key=str)
 
 
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return SqlCatalog("shared", uri=f"sqlite:///{tmp_path}/catalog", warehouse=f"file://{tmp_path}/warehouse")
+
+
 @pytest.fixture(params=["delta", "iceberg"])
 def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Any]:
     """Opens a lake of several sources."""
     if request.param == "delta":
         return lambda **given: DeltaLake(tmp_path / "shared", **given)
 
-    def iceberg(**given: Any) -> IcebergLake:
-        uri = f"sqlite:///{tmp_path}/catalog"
-        return IcebergLake(SqlCatalog("shared", uri=uri, warehouse=f"file://{tmp_path}/warehouse"), **given)
-
-    return iceberg
+    return lambda **given: IcebergLake(catalog(tmp_path), **given)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -212,3 +215,94 @@ def test_a_restored_table(tmp_path) -> None:
     with pytest.raises(TableFailed, match="was restored to an earlier version"):
         a.mirror.again()
     assert notes(b) == {"1": "of b", "2": "of b"}
+
+
+def drop_table(source: Source, tmp_path: Path) -> None:
+    if isinstance(source.mirror.lake, DeltaLake):
+        shutil.rmtree(tmp_path / "shared" / "public" / "t")
+    else:
+        catalog(tmp_path).drop_table(("public", "t"))
+
+
+def test_restart_of_a_deleted_table(shared, tmp_path) -> None:
+    """A source begins again after the whole table was deleted."""
+    a, _ = both(shared, tmp_path)
+    drop_table(a, tmp_path)
+    MirroredTables(a.mirror.target, a.mirror.lake).restart("public.t")
+    a.mirror.restart()
+    a.journal.stream.transaction(a.table.insert("2", "again"))
+    a.journal.write()
+    a.mirror.stage()
+    a.mirror.again()
+    assert notes(a)["2"] == "again"
+
+
+def test_the_lake_of_another_source(shared, tmp_path) -> None:
+    """With the lake of another source, a mirror's state does not delete, correct or compare that source's rows."""
+    a, b = both(shared, tmp_path)
+    found = MirroredTables(a.mirror.target, b.mirror.lake)
+    for call in (
+        lambda: found.restart("public.t"),
+        lambda: found.newest("public.t"),
+        lambda: found.target("public.t", "current"),
+    ):
+        with pytest.raises(ConfigurationError, match="another mirror writes the rows of source 'b'"):
+            call()
+    assert notes(b) == {"1": "of b"}
+
+
+def remove_claim(source: Source, tmp_path: Path) -> None:
+    """Remove the property of a source, as another program may do."""
+    name = f"aiorepl.source.{source.name}"
+    if not isinstance(source.mirror.lake, DeltaLake):
+        with catalog(tmp_path).load_table(("public", "t")).transaction() as transaction:
+            transaction.remove_properties(name)
+        return
+    snapshot = source.mirror.lake.table(("public", "t"))._snapshot()
+    configuration = {key: value for key, value in snapshot.configuration.items() if key != name}
+    actions = [
+        {"commitInfo": {"operation": "UNSET TBLPROPERTIES"}},
+        {"metaData": {**snapshot.metadata, "configuration": configuration}},
+    ]
+    entry = b"".join(orjson.dumps(each) + b"\n" for each in actions)
+    assert snapshot.folder.create_entry(f"{snapshot.version + 1:020d}.json", entry)
+
+
+def test_a_lost_claim(shared, tmp_path) -> None:
+    """Another program has removed what the table records of a source: no mirror takes the rows for its own."""
+    a, b = both(shared, tmp_path)
+    remove_claim(a, tmp_path)
+    other = Source("other", tmp_path, lambda **given: shared(**{**given, "source": "a"}))
+    table = other.journal.stream.table("t", ID, NOTE)
+    other.journal.stream.transaction(table.insert("1", "wrong"))
+    with pytest.raises(TableFailed, match="another program has removed"):
+        other.step()
+    a.mirror.restart()
+    a.journal.stream.transaction(a.table.insert("2", "again"))
+    a.journal.write()
+    a.mirror.stage()
+    with pytest.raises(TableFailed, match="is gone"):
+        a.mirror.again()
+    assert notes(b) == {"1": "of b"}
+    MirroredTables(a.mirror.target, a.mirror.lake).restart("public.t")
+    assert notes(b) == {"1": "of b"}
+    other.mirror.restart()
+    other.mirror.again()
+    assert notes(other) == {"1": "wrong"}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"source": "__HIVE_DEFAULT_PARTITION__"}, "cannot have this name"),
+        ({"source": "x" * 200}, "cannot have this name"),
+        ({"source": "\u00fc" * 40}, "cannot have this name"),
+        ({"source": "a", "source_column": "_Commit_lsn"}, "for a column of its own"),
+        ({"source": "a", "source_column": "_op"}, "for a column of its own"),
+        ({"source": "a", "source_column": "_aiorepl_x"}, "for a column of its own"),
+        ({"source_column": "shard"}, "needs source"),
+    ],
+)
+def test_unsuitable_names(shared, given, problem) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        shared(**given)

@@ -24,7 +24,15 @@ from aiorepl.spark.lake.delta_scan import DeltaRows
 from aiorepl.spark.lake.delta_transaction import DeltaTransaction
 from aiorepl.spark.lake.delta_upkeep import maintain
 from aiorepl.spark.lake.merge import merge
-from aiorepl.spark.lake.sources import ATTEMPTS, COLUMN, SourceName, columns_for, layout_for, source_of
+from aiorepl.spark.lake.sources import (
+    ATTEMPTS,
+    COLUMN,
+    SourceName,
+    claim_of,
+    columns_for,
+    layout_for,
+    source_of,
+)
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -162,6 +170,13 @@ class DeltaTarget:
     def source(self) -> str | None:
         return None if self._source is None else self._source.name
 
+    def writer(self) -> str | None:
+        snapshot = self._snapshot()
+        if snapshot is None or self._source is None:
+            return None
+        claim = claim_of(snapshot.configuration, self._source)
+        return None if claim is None else claim.application
+
     def apply(
         self,
         commit: Commit,
@@ -176,8 +191,10 @@ class DeltaTarget:
 
     def forget(self) -> None:
         for _ in range(ATTEMPTS):
+            if (snapshot := self._snapshot()) is None:
+                return
             batch = DeltaTransaction(
-                self._folder, self._snapshot(), self.mode, self._layout, self._vectors, self._source
+                self._folder, snapshot, self.mode, self._layout, self._vectors, self._source
             )
             batch.forget()
             if batch.commit({"operation": "DELETE"}) is not None:

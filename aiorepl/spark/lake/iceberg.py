@@ -45,7 +45,15 @@ from aiorepl.spark.lake.iceberg_scan import IcebergRows, reading
 from aiorepl.spark.lake.iceberg_transaction import IcebergTransaction
 from aiorepl.spark.lake.iceberg_upkeep import compact, expire
 from aiorepl.spark.lake.merge import merge
-from aiorepl.spark.lake.sources import ATTEMPTS, COLUMN, SourceName, columns_for, layout_for, source_of
+from aiorepl.spark.lake.sources import (
+    ATTEMPTS,
+    COLUMN,
+    SourceName,
+    claim_of,
+    columns_for,
+    layout_for,
+    source_of,
+)
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
     DEFAULT_UPKEEP,
@@ -190,6 +198,13 @@ class IcebergTarget:
     def source(self) -> str | None:
         return None if self._source is None else self._source.name
 
+    def writer(self) -> str | None:
+        table = self._open()
+        if table is None or self._source is None:
+            return None
+        claim = claim_of(table.properties, self._source)
+        return None if claim is None else claim.application
+
     def _columns(self, table: IcebergTable) -> pa.Schema | None:
         return columns_for(columns_of(table.metadata), table.properties, self._source)
 
@@ -228,23 +243,26 @@ class IcebergTarget:
             batch.commit(metadata_of(commit), found)
 
     def correct(self, run: Run) -> None:
-        for left in reversed(range(_ATTEMPTS)):
+        if self.schema() is None:
+            raise ConfigurationError(f"there is no {self}")
+        self._repeat(lambda batch: merge(batch, run))
+
+    def forget(self) -> None:
+        if self._open() is not None:
+            self._repeat(IcebergTransaction.forget)
+
+    def _repeat(self, change: Callable[[IcebergTransaction], None]) -> None:
+        """Change rows of a present table, in a commit that belongs to no batch."""
+        for left in reversed(range(_ATTEMPTS if self._source is None else ATTEMPTS)):
             try:
                 with self._attempt() as batch:
-                    if batch.schema is None:
-                        raise ConfigurationError(f"there is no {self}")
-                    merge(batch, run)
+                    change(batch)
                     batch.commit({})
                 return
             except TableUnavailable:
                 # Try again, whether or not this attempt was committed: another attempt deletes the same rows.
                 if not left:
                     raise
-
-    def forget(self) -> None:
-        with self._attempt() as batch:
-            batch.forget()
-            batch.commit({})
 
     def newest(self) -> IcebergRows | None:
         table = self._open()

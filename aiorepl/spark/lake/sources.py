@@ -14,16 +14,29 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple, Self
+from urllib.parse import quote
 
 import pyarrow as pa
 
 from aiorepl.errors import ConfigurationError
-from aiorepl.spark.lake.columns import ADDED, Evolution, evolution, number_of, target_schema, wider
-from aiorepl.spark.lake.table import NUMBER, Layout, Mode, Upkeep
+from aiorepl.formats.arrow.types import META
+from aiorepl.spark.lake.columns import (
+    ADDED,
+    MODE_COLUMNS,
+    Evolution,
+    evolution,
+    number_of,
+    target_schema,
+    wider,
+)
+from aiorepl.spark.lake.table import KEPT, NUMBER, ORIGIN, Layout, Mode, Upkeep
 
 COLUMN: Final = "_source"
 _CLAIM: Final = "aiorepl.source."
 _LEAST_RETAIN: Final = 3600
+_MOST_BYTES: Final = 200
+"""The column and the name are the name of a folder, which file systems limit to 255 bytes."""
+_RESERVED: Final = {*MODE_COLUMNS, *META.names, KEPT, ORIGIN}
 ATTEMPTS: Final = 50
 """How often a commit is tried again because the mirror of another source committed first."""
 
@@ -153,14 +166,28 @@ def columns_for(
 def source_of(name: str | None, column: str, upkeep: Upkeep) -> SourceName | None:
     """Check the source of a lake.
 
-    :raises ConfigurationError: upkeep could delete files that the mirror of another source has not committed yet.
+    :raises ConfigurationError: a format cannot store the name; the mirror has a column of its own with the name of the source column; or
+        upkeep could delete files that the mirror of another source has not committed yet.
     """
-    if name is not None and upkeep.retain < _LEAST_RETAIN:
+    if name is None:
+        if column != COLUMN:
+            raise ConfigurationError("source_column needs source, the name of this mirror's source")
+        return None
+    if name == "__HIVE_DEFAULT_PARTITION__" or len(quote(column + name, safe="")) > _MOST_BYTES:
+        raise ConfigurationError(
+            f"a source cannot have this name: it may have {_MOST_BYTES} bytes together with the name of its column, three for each byte "
+            "of another character than ASCII letters, digits, and - . _ ~, and is not __HIVE_DEFAULT_PARTITION__"
+        )
+    if column.lower() in _RESERVED or column.lower().startswith("_aiorepl_"):
+        raise ConfigurationError(
+            f"the mirror needs the name {column!r} for a column of its own: choose another source_column"
+        )
+    if upkeep.retain < _LEAST_RETAIN:
         raise ConfigurationError(
             f"retain is {upkeep.retain:g} s, but must be at least an hour in tables of several sources: another mirror may take so long to "
             "commit the files that it has written"
         )
-    return None if name is None else SourceName(name, column)
+    return SourceName(name, column)
 
 
 def layout_for(layout: Layout, source: SourceName | None) -> Layout:

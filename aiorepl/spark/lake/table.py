@@ -259,8 +259,11 @@ class SharedTarget(Target, Protocol):
     def source(self) -> str | None:
         """The name of the source whose rows are read and written; ``None``: the table has one source."""
 
+    def writer(self) -> str | None:
+        """The application that writes the source's rows; ``None`` if the table has none of them."""
+
     def forget(self) -> None:
-        """Delete the rows of the source, and what the table records of it. The source can then begin again."""
+        """Delete the rows of the source, and what the table records of it, if there is a table. The source can then begin again."""
 
 
 def reached(table: Target, application: str) -> Place | None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from aiorepl.errors import ConfigurationError
 from aiorepl.spark.lake.columns import Evolution
 from aiorepl.spark.lake.rows import fitted
 from aiorepl.spark.lake.scan import FileScan
@@ -222,6 +223,11 @@ class Transaction(ABC, Generic[F]):
     ) -> None:
         """Do what ``evolve`` does, for the columns and the rows of one source."""
         before = self.schema
+        if self.claim is None and next(self.scans(), None) is not None:
+            raise ConfigurationError(
+                f"the table has rows of source {source.name!r}, but lacks the property that records their mirror: another program has removed "
+                "it. Delete the rows first (forget)"
+            )
         claim, found = evolved(before, self.claim, self._application, columns, self.mode, source, defaults)
         own = list(self.scans())
         others = [(entry, self._scan(entry)) for entry in self.entries if not self._is_own(entry)]

@@ -115,7 +115,7 @@ class Applying:
         last = state.batch + (state.planned > state.end)
         tables = sorted(filter(self._writer.settings.wanted, {*state.tables, *self._tables()}))
         with ThreadPoolExecutor(_THREADS, "aiorepl-mirror") as threads:
-            newest = list(threads.map(partial(self._newest, _application(state)), tables))
+            newest = list(threads.map(partial(self._newest, state.application), tables))
         for table, written in state.tables.items():
             if written.oid and self._writer.settings.wanted(table):
                 self._require_types(table, written)
@@ -188,7 +188,7 @@ class Applying:
         whole = BatchRange(head.end.start_lsn, state.lsn, end, head.lsn, head.times)
         self._lacking.clear()
         complete = partial(self._file.complete(state).after, whole, self._completeness())
-        commit = Commit(_application(state), number, head.lsn)
+        commit = Commit(state.application, number, head.lsn)
 
         def write(table: TableName) -> Written | None:
             found = files.get(table, [])
@@ -320,10 +320,6 @@ class Applying:
 def _beginning(head: Head) -> Offset:
     """Return the offset where the mirror began."""
     return replace(head.start, position=head.start.position.at(head.end.start_lsn), part=0, block=0)
-
-
-def _application(state: SavedState) -> str:
-    return f"aiorepl-{state.query}"
 
 
 def _cursor(state: SavedState, table: TableName) -> str:

@@ -215,7 +215,7 @@ class MirroredTables:
         :raises ConfigurationError: the target is gone.
         """
         found = next(each for each in self._require().tables if str(each) == table)
-        rows = self._target(found).newest()
+        rows = self._own(self._target(found)).newest()
         if rows is None:
             raise ConfigurationError(f"the target of {table} is gone: put it back")
         return rows
@@ -227,7 +227,7 @@ class MirroredTables:
         :param mode: which rows the table has.
         """
         found = next(each for each in self._require().tables if str(each) == table)
-        return self._lake.table((found.schema, found.name), mode)
+        return self._own(self._lake.table((found.schema, found.name), mode))
 
     def _versions(self, state: SavedState) -> dict[TableName, Iterator[TargetVersion]]:
         tables = sorted(state.tables.keys() - state.aside.keys())
@@ -239,11 +239,11 @@ class MirroredTables:
         If the target has rows of several sources, this deletes the rows of the mirror's own source. The next batches skip the changes before the table's last incompatible description. The mirror must not be running.
 
         :param table: ``schema.table``.
-        :raises ConfigurationError: the table's target still exists.
+        :raises ConfigurationError: the table's target still exists, or another mirror writes the rows of the lake's source.
         """
         state, name = self._require(), TableName.parse(table)
         found = TableName(name.schema, name.name)
-        target = self._target(found)
+        target = self._own(self._target(found))
         if isinstance(target, SharedTarget) and target.source is not None:
             target.forget()
         elif target.schema() is not None:
@@ -251,6 +251,14 @@ class MirroredTables:
                 f"{table} still has its target {_path(target) or ''}: delete that, or move it away"
             )
         self._file.save(state.beginning_again(found))
+
+    def _own(self, target: Target) -> Target:
+        """Check that this mirror writes the target's rows, in a table of several sources."""
+        if isinstance(target, SharedTarget) and target.writer() not in (None, self._require().application):
+            raise ConfigurationError(
+                f"another mirror writes the rows of source {target.source!r} in {target}: pass this mirror's own lake"
+            )
+        return target
 
     def _target(self, table: TableName) -> Target:
         return self._lake.table((table.schema, table.name))

@@ -102,6 +102,11 @@ class SavedState:
     complete: Complete = field(default_factory=Complete)
 
     @property
+    def application(self) -> str:
+        """The application of the mirror's commits."""
+        return f"aiorepl-{self.query}"
+
+    @property
     def known(self) -> set[TableName]:
         """All tables of the mirror, including those that are set aside."""
         return {*self.tables, *self.aside}
