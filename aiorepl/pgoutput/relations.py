@@ -23,8 +23,10 @@ Mask = Callable[[Any], bytes | None]
 """A function that returns the mask of a value's text. Both are UTF-8; ``None``: the mask is NULL."""
 
 MERGING: Final = ("partial", "format", "constant", "null")
-"""The methods by which different values of a masked column may have one mask. A column masked by the first has the type ``text`` with the
-type modifier -2, and so on. So a journal and its history have the method, too. PostgreSQL's modifier of ``text`` is -1."""
+"""The methods by which different values of a masked column may have one mask."""
+METHODS: Final = (*MERGING, "hash", "encrypt")
+"""All methods. A column masked by the first has the type ``text`` with the type modifier -2, and so on. So a journal and its history have the
+method, too, and no column of the source has the type of a masked column: PostgreSQL's modifier of ``text`` is -1."""
 _TEXT: Final = 25
 
 

@@ -13,7 +13,7 @@ from itertools import compress
 from typing import Final
 
 from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.relations import MERGING, Attribute, Column, Mask, Relation
+from aiorepl.pgoutput.relations import METHODS, Attribute, Column, Mask, Relation
 from aiorepl.pgoutput.tuples import BINARY, TEXT, encoded_columns
 from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rewriting import redescribed
@@ -133,5 +133,5 @@ def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
 
 def _modifier(method: Method, column: Column) -> int:
     """Return the type modifier of a masked column. The mask of a mask may be equal for different values if the first mask may."""
-    name = method.name if method.merges else column.merging
-    return -2 - MERGING.index(name) if name else -1
+    name = method.name if method.merges else column.merging or method.name
+    return -2 - METHODS.index(name)

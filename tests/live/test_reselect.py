@@ -455,3 +455,14 @@ async def test_a_row_that_is_too_large(docs, monkeypatch, caplog):
     assert (
         "large values of a row of table public.docs are not read, because the row is too large" in caplog.text
     )
+
+
+@pytest.mark.parametrize("method", ["hash", "encrypt", "partial(4)"])
+async def test_a_column_that_the_journal_masks(docs, method, tmp_path):
+    """The value of the table is not in the place of the journal's mask; values of other columns are read."""
+    await docs.execute("UPDATE docs SET n = 2")
+    selection = Selection(mask={"public.docs.body": method}, secret="s", encryption_key="k" * 32)
+    journal = {"journal": str(tmp_path / "journal"), "journal_selection": selection}
+    changes, statistics = await read(docs, pipeline=journal)
+    assert dict(changes[0].new) == {"id": 1, "n": 2, "body": UNCHANGED, "data": LARGE.encode()}
+    assert (statistics.reselected, statistics.not_reselected) == (0, 1)

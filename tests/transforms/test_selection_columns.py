@@ -176,7 +176,7 @@ def test_derived_relation():
 
     change = selected(Selection(drop=("*.*.gone",), mask=("*.*.email",), secret="s"), payload, *columns)
 
-    assert (columns[0], column("email", key=True), columns[2]) == change.relation.columns
+    assert (columns[0], column("email", key=True, type_modifier=-6), columns[2]) == change.relation.columns
     assert {"id": 1, "email": masked("a", "s")} == change.key
 
 

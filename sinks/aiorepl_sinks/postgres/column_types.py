@@ -110,4 +110,5 @@ def column_type(named: tuple[str, str], modifier: int) -> ColumnType:
 
     :param named: the type's schema and name.
     """
-    return ColumnType(*named, modifier if named[0] == _CATALOG else -1)
+    # The modifier of a masked column is lower than -1, and belongs to the method.
+    return ColumnType(*named, max(modifier, -1) if named[0] == _CATALOG else -1)
