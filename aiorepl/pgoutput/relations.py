@@ -40,6 +40,11 @@ class Column:
     type_modifier: int
 
     @property
+    def masked(self) -> bool:
+        """Whether a selection has masked the column."""
+        return self.type_oid == _TEXT and self.type_modifier < -1
+
+    @property
     def merging(self) -> str:
         """The method of ``MERGING`` that masks the column; otherwise an empty text."""
         method = -2 - self.type_modifier

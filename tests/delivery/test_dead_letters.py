@@ -17,6 +17,7 @@ from aiorepl import (
     PermanentError,
     Pipeline,
     Rejection,
+    Selection,
     Sink,
     SinkError,
 )
@@ -27,6 +28,7 @@ from aiorepl.testing import MemorySource
 from aiorepl.testing.faults import MemorySink
 from aiorepl.testing.messages import column, message
 from aiorepl.testing.stream import Stream
+from aiorepl.transforms.methods import Method
 from aiorepl.values.types import TypeInfo
 from aiorepl_sinks.formats.debezium import DebeziumFormat
 
@@ -248,6 +250,26 @@ async def test_refused_once_more(harness, letters):
     with pytest.raises(SinkError, match="is rejected again: no such column"):
         await redeliver("s", Delivery(sink), letters)
     assert 3 == len(list(letters.letters()))
+
+
+@pytest.mark.parametrize("before", [None, "hash", "encrypt", "partial(4)"])
+async def test_letters_from_before_a_mask(harness, letters, before):
+    """A column that the selection hides since the rejection is hidden; a column that was masked before stays as it is."""
+    sink, keys = Refusing(), {"secret": "s", "encryption_key": "k" * 32}
+    earlier = Selection(mask={"*.*.note": before}, **keys) if before else None
+    await refused(harness, letters, sink, selection=earlier)
+    sink.mended = True
+    rejected = [dict(change.new) for letter in letters.letters() for change in letter.batch.changes]
+    selection = Selection(mask={"*.*.note": "hash"}, **keys)
+    await redeliver("s", Delivery(sink, selection=selection), letters)
+    masks = [selection.masks[Method()](row["note"].encode()).decode() for row in rejected]
+    expected = [row["note"] for row in rejected] if before else masks
+    assert expected == [row.new["note"] for row in sink.changes]
+
+    await refused(harness, letters, refusing := Refusing(), selection=earlier)
+    refusing.mended = True
+    await redeliver("s", Delivery(refusing, selection=Selection(drop=("*.*.note",))), letters)
+    assert {("id",)} == {tuple(row.new) for row in refusing.changes}
 
 
 async def test_a_position_is_left_alone(harness, letters):
