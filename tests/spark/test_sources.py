@@ -306,3 +306,24 @@ def test_a_lost_claim(shared, tmp_path) -> None:
 def test_unsuitable_names(shared, given, problem) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         shared(**given)
+
+
+def test_readers_of_partitions(tmp_path) -> None:
+    """Polars, which takes a partition's value from the file's path, finds the sources, whatever their names are."""
+    names = ["a", "b/c", "100%", "\u00fc =", "A"]
+    for place, name in enumerate(names):
+
+        def lake(name: str = name, **given: Any) -> DeltaLake:
+            return DeltaLake(tmp_path / "shared", **(given | {"source": name}))
+
+        source = Source(f"s{place}", tmp_path, lake)
+        table = source.journal.stream.table("t", ID, NOTE)
+        for number in range(4):  # the third batch compacts
+            source.journal.stream.transaction(table.insert(str(number), name))
+            source.step()
+    path = str(tmp_path / "shared" / "public" / "t")
+    polars = pytest.importorskip("polars")
+    wanted = sorted((name, number, name) for name in names for number in range(4))
+    assert sorted(polars.read_delta(path).select("_source", "id", "note").iter_rows()) == wanted
+    found = DeltaTable(path).to_pyarrow_table().select(["_source", "id", "note"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == wanted

@@ -80,10 +80,12 @@ class DeltaFolder:
                 yield out
             return
         path = self._local / name
-        self._local.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with pa.OSFile(str(path), "wb") as out:
             yield out
         _fsync(path)
+        for each in Path(name).parents[:-1]:
+            sync_folder(self._local / each)
 
     def size(self, name: str) -> int:
         """Return the size of a file in bytes."""

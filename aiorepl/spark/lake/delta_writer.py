@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final, Literal
+from urllib.parse import quote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -74,6 +75,8 @@ def _is_integer(kind: pa.DataType) -> bool:
 
 
 PartitionValues = tuple[str | None, ...]
+_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+_FOLDER_BYTES: Final = 255
 
 
 class DeltaWriter(FileWriter[DataFile, PartitionValues]):
@@ -96,14 +99,22 @@ class DeltaWriter(FileWriter[DataFile, PartitionValues]):
 
     def _created(self, values: PartitionValues) -> OpenFile:
         self._options = self._options or parquet_options(self._stored)
-        name = f"part-{uuid4()}.snappy.parquet"
+        name = "/".join((*self._folders(values), f"part-{uuid4()}.snappy.parquet"))
         statistics = Collector(self._stored, self._keys, has_bounds)
         return OpenFile(name, self._folder.creating(name), self._stored, self._options, statistics)
+
+    def _folders(self, values: PartitionValues) -> list[str]:
+        """Return the folders of a partition, because some readers, such as polars, take its values from them. None if a name is too long."""
+        found = [
+            f"{quote(name, safe='')}={_NULL if value is None else quote(value, safe='')}"
+            for name, value in zip(self._partitions, values, strict=True)
+        ]
+        return found if all(len(each) <= _FOLDER_BYTES for each in found) else []
 
     def _completed(self, values: PartitionValues, file: OpenFile) -> DataFile:
         return DataFile(
             {
-                "path": file.path,
+                "path": quote(file.path, safe="/="),
                 "size": file.size,
                 "modificationTime": round(time.time() * 1000),
                 "dataChange": True,
@@ -144,7 +155,7 @@ def _require_partitions(rows: pa.Table, names: Sequence[str]) -> None:
     """
     for name in names:
         if pa.types.is_string(rows.schema.field(name).type):
-            lost = pc.is_in(rows[name], value_set=pa.array(["", "__HIVE_DEFAULT_PARTITION__"]))
+            lost = pc.is_in(rows[name], value_set=pa.array(["", _NULL]))
             if pc.any(lost).as_py():
                 raise ConfigurationError(
                     f"the partition column {name!r} has an empty text, which Delta stores as null: partition by another column"
