@@ -16,7 +16,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 def installed(group: str, built_in: Mapping[str, str] = _NONE) -> dict[str, EntryPoint]:
     """Return the installed plug-ins of a group by name, without importing them.
 
-    :param built_in: module and class of those that are not entry points, by name.
+    :param built_in: by name, module and class of plug-ins that are found without an entry point. They replace entry points of their names.
     """
     found = {point.name: point for point in entry_points(group=group)}
     return found | {name: EntryPoint(name, value, group) for name, value in built_in.items()}
@@ -25,9 +25,9 @@ def installed(group: str, built_in: Mapping[str, str] = _NONE) -> dict[str, Entr
 def load(group: str, name: str, bases: tuple[type, ...], built_in: Mapping[str, str] = _NONE) -> Any:
     """Return the class that is registered as ``name``.
 
+    :param bases: the class must be a subclass of one of these.
     :param built_in: as for ``installed``.
-    :param bases: the class is a subclass of one of these.
-    :raises ConfigurationError: the plug-in is not installed, cannot be imported, or is of another class.
+    :raises ConfigurationError: the plug-in is not installed, cannot be imported, or is no subclass of ``bases``.
     """
     kind = group.rpartition(".")[2].removesuffix("s")
     points = installed(group, built_in)

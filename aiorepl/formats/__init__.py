@@ -27,7 +27,7 @@ __path__ = compiled.path_of(__name__, __path__)
 GROUP: Final = "aiorepl.formats"
 """The group of entry points in which formats are registered."""
 
-# Found without metadata, because a frozen application has none. A plug-in cannot take one of these names.
+# These are found without metadata, which a frozen application lacks. A plug-in with one of these names is ignored.
 _BUILT_IN: Final = {
     "native": "aiorepl.formats.native:NativeFormat",
     "debezium": "aiorepl_sinks.formats.debezium:DebeziumFormat",

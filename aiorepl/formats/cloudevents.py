@@ -5,7 +5,7 @@ Structured mode, one JSON object per event, from ``events``::
     {"specversion":"1.0","id":"0/171B2A8-0","source":"/postgresql/7300…/orders","type":"aiorepl.insert.v1",
      "subject":"public.orders","time":"2026-11-21T08:00:00.123456Z","datacontenttype":"application/json","data":{…}}
 
-Binary mode, with the native event as payload and the attributes as headers: the option ``binary``.
+The option ``binary`` chooses binary mode: the payload is the native event, and the headers are the attributes.
 
 Source: CloudEvents 1.0.2, its JSON event format, HTTP and Kafka protocol bindings.
 """
@@ -42,7 +42,7 @@ class CloudEventsFormat(Format):
     :param source: the attribute ``source``, a URI reference; unique together with ``id``.
     :param type_prefix: the part of ``type`` before the kind of the event.
     :param values: ``"typed"`` or ``"text"``, for the native event in ``data``.
-    :param binary: binary mode, with the headers of ``"http"`` (``ce-id`` …) or ``"kafka"`` (``ce_id`` …); ``None``: structured mode.
+    :param binary: binary mode for ``"http"`` (headers ``ce-id`` …) or ``"kafka"`` (headers ``ce_id`` …); ``None``: structured mode.
     :param boundaries: write events for the begin and the end of a transaction too.
     :raises ConfigurationError: an option has a value that it cannot have.
     """

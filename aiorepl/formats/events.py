@@ -55,7 +55,7 @@ class Events:
         self._use(self._named())
 
     def open(self, position: Position) -> None:
-        """Set the name of the source, for formats that write it."""
+        """Give the source's name to a format that writes it."""
         self._use(self._named(position=position))
 
     def _use(self, form: Format) -> None:
@@ -80,9 +80,9 @@ class Events:
     def of(
         self, change: Change, route: Route | None = None
     ) -> Iterator[tuple[Change, list[tuple[str, bytes, Mapping[str, str]]]]]:
-        """Yield each part of a change that has an event, with destination, payload and headers for each of its destinations.
+        """Yield each part of a change that has an event, and a list with destination, payload and headers for each destination.
 
-        :param route: the destinations; ``None``, for a target without any: each part has one event.
+        :param route: returns the destinations of a part; ``None``, for a target without destinations: each part has one event.
         :raises DataError: the bytes of a column do not match its type.
         """
         form = self.format

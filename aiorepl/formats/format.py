@@ -58,7 +58,7 @@ class Format:
 
     @classmethod
     def defaults(cls, position: Position) -> dict[str, Any]:
-        """Return options that name the source, for those that the user has not set."""
+        """Return defaults of the options that name the source. Options that the user sets replace them."""
         return {}
 
     def __init__(self, *, boundaries: bool = False) -> None:
@@ -102,7 +102,7 @@ class Format:
     async def prepare(self, change: Change) -> None:
         """Do the I/O that ``event``, ``key`` and ``headers`` need for a change that ``split`` returned, such as registering a schema.
 
-        It is called before ``event`` for every change, so it returns at once if nothing is new. The others do no I/O.
+        Sinks call it before ``event`` for every change, so return at once if nothing is new. The other methods do no I/O.
 
         :raises TransientError: the same call may succeed later.
         :raises PermanentError: the change has no event, for example because the registry refuses its schema.

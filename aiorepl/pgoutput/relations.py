@@ -23,10 +23,10 @@ Mask = Callable[[Any], bytes | None]
 """A function that returns the mask of a value's text. Both are UTF-8; ``None``: the mask is NULL."""
 
 MERGING: Final = ("partial", "format", "constant", "null")
-"""The methods by which different values of a masked column may have one mask."""
+"""The methods that may give different values of a column one mask."""
 METHODS: Final = (*MERGING, "hash", "encrypt")
-"""All methods. A column masked by the first has the type ``text`` with the type modifier -2, and so on. So a journal and its history have the
-method, too, and no column of the source has the type of a masked column: PostgreSQL's modifier of ``text`` is -1."""
+"""All methods. A masked column has the type ``text``, and a type modifier for each method, from -2 on, so journals and histories record the
+method, too. No column of the source has such a type, because PostgreSQL's modifier of ``text`` is -1."""
 _TEXT: Final = 25
 
 
@@ -46,7 +46,7 @@ class Column:
 
     @property
     def merging(self) -> str:
-        """The method of ``MERGING`` that masks the column; otherwise an empty text."""
+        """The method that masks the column, if it is one of ``MERGING``; otherwise an empty text."""
         method = -2 - self.type_modifier
         return MERGING[method] if self.type_oid == _TEXT and 0 <= method < len(MERGING) else ""
 
@@ -110,7 +110,7 @@ class Relation:
         return tuple(index for index, column in enumerate(self.columns) if column.key)
 
     def require_distinct(self, key: Iterable[int]) -> None:
-        """Check that a consumer can find rows by the columns with these indexes, as the function ``require_distinct``."""
+        """Do what the function ``require_distinct`` does, for the columns with these indexes."""
         require_distinct(self, {self.columns[index].name: self.columns[index].merging for index in key})
 
     @property
@@ -130,9 +130,10 @@ class Relation:
 
 
 def require_distinct(table: object, key: Mapping[str, str]) -> None:
-    """Check that rows can be found by the columns of a key, if some of these columns are masked.
+    """Check that the columns of a key identify rows although columns are masked.
 
-    :param key: by name of a column, the method that masks it, or an empty text.
+    :param table: the table's name, for errors.
+    :param key: by column name, the method that masks the column, or an empty text.
     :raises PermanentError: different values of a column may have one mask.
     """
     for name, method in key.items():

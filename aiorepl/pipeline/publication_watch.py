@@ -200,7 +200,7 @@ class PublicationWatch:
             self._state.picture = now
         else:
             await self._notice(known, now, compared.changes(found, visible, complete=complete))
-        # The server sends a transaction shortly before other sessions see it. The next look sees the transaction.
+        # The server sends a transaction shortly before other sessions see it. Keep such transactions for the next look.
         hidden = [each for each in commits if each not in visible]
         later = [each for each in truncates if not compared.seen.sees(*each[2:])]
         commits.clear()

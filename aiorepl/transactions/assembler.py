@@ -109,7 +109,7 @@ class Assembler:
         self._preparing: m.BeginPrepare | None = None
         # The transactions in progress with a message of the event trigger.
         self._altering: set[int] = set()
-        # The last truncates of each transaction in progress: table and subtransaction.
+        # By transaction in progress, table and subtransaction of its last truncates.
         self._truncated: dict[int, deque[tuple[int, int]]] = {}
         self._handlers = self._handler_table()
 

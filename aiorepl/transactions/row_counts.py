@@ -18,7 +18,7 @@ from aiorepl.pgoutput.rows import RowMessage
 MOST_TABLES: Final = 200
 OTHER: Final = "other"
 MOST_KEPT: Final = 1000
-"""The number of truncates, and of transactions, that are remembered for the watch on the publications."""
+"""The largest number of truncates, and of transactions, that are kept for the watch on publications."""
 _TRANSACTION_ROWS: Final = tuple(10**exponent for exponent in range(8))
 
 
@@ -74,7 +74,7 @@ class RowCounts:
 
     :param most: the number of tables that are counted separately, in the order in which their first rows arrive.
     :ivar transactions: a histogram of the number of changes in a received transaction.
-    :ivar truncates: the last committed truncates, which their reader removes: table, subtransaction, transaction and commit LSN.
+    :ivar truncates: the last committed truncates, as table, subtransaction, transaction and commit LSN. The reader removes them.
     :ivar commits: xid and commit LSN of the last transactions with a message of the event trigger, which their reader removes.
     :ivar altered: called when a table was described, and when a transaction with a truncate or such a message has committed.
     """
@@ -102,7 +102,7 @@ class RowCounts:
         return count
 
     def truncated(self, truncated: Iterable[tuple[int, int]], xid: int, commit_lsn: LSN) -> None:
-        """Remember the truncates of a committed transaction: tables and subtransactions."""
+        """Keep the truncates of a committed transaction: table and subtransaction of each."""
         self.truncates.extend((oid, subxid, xid, commit_lsn) for oid, subxid in truncated)
         self.described()
 

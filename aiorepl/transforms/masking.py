@@ -31,7 +31,7 @@ class Rewriting:
 
     :param actions: the action for each column.
     :param masks: the function of each method.
-    :raises PermanentError: a method cannot mask a column, or could give rows with different keys the same key.
+    :raises PermanentError: a method cannot mask a column, or could give two rows one key.
     """
 
     __slots__ = ("_head", "_layout", "kept", "masks", "relation", "target")
@@ -132,6 +132,6 @@ def _without(relation: Relation, actions: Sequence[ColumnAction]) -> Relation:
 
 
 def _modifier(method: Method, column: Column) -> int:
-    """Return the type modifier of a masked column. The mask of a mask may be equal for different values if the first mask may."""
+    """Return the type modifier of a masked column. A second mask does not separate values that have one mask already."""
     name = method.name if method.merges else column.merging or method.name
     return -2 - METHODS.index(name)

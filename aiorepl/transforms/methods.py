@@ -21,7 +21,7 @@ _METHOD: Final = re.compile(
 )
 # A pattern and its method; the pattern's own quotes may contain spaces and equals signs.
 _ENTRY: Final = re.compile(r'((?:"(?:[^"]|"")*"|[^"\s])+)\s+=\s*(.*)', re.DOTALL)
-# A name may contain an equals sign, so the method needs a space before its own.
+# An equals sign without a space before it belongs to the name, so this entry lacks the space.
 _JOINED: Final = re.compile(rf'(?:"(?:[^"]|"")*"|[^"=])+(?<!\s)=\s*(?:{_METHOD.pattern})', re.DOTALL)
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _FORMS: Final = "hash, partial(4), constant(text), null, format or encrypt"

@@ -220,7 +220,7 @@ class IcebergTarget:
                 self._apply(replace(commit, source=self.source), runs, schema, defaults)
                 return
             except TableUnavailable as error:
-                # Only an answer that says so proves that the commit was not made. Then another source's commit came first.
+                # Only an answer of the catalog proves that the commit was not made, because another source's commit came first.
                 conflict = isinstance(error.__cause__, _CONFLICTS)
                 if not left or not conflict or self.applied(commit.application, commit.number):
                     raise

@@ -93,7 +93,7 @@ def _storable_type(kind: pa.DataType) -> pa.DataType:
 
 
 def rolled_back(table: IcebergTable, source: str | None = None) -> bool:
-    """Whether the table was rolled back to a snapshot before its last batch, or before the last one of a source."""
+    """Whether the table was rolled back to a snapshot before its last batch, or before the last batch of a source."""
     ends = ((each, commit_of(summary_of(each))) for each in reversed(table.metadata.snapshots))
     last = next((each for each, commit in ends if commit is not None and commit.source == source), None)
     if last is None:
@@ -106,7 +106,7 @@ def rolled_back(table: IcebergTable, source: str | None = None) -> bool:
     if oldest is None or _number(oldest) < _number(last):
         return True
     # The batch is no known ancestor. If snapshots in between have expired, as their missing numbers show, it may be an ancestor all the
-    # same: pyiceberg removes an expired parent's id from its children. In format version 1, which has no numbers, files of the batch do.
+    # same: pyiceberg removes an expired parent's id from its children. Format version 1 has no numbers; there, files of the batch show it.
     if table.metadata.format_version == 1 and _has_files_of(table, last):
         return False
     between = sum(_number(last) < _number(each) < _number(oldest) for each in table.metadata.snapshots)
@@ -114,7 +114,7 @@ def rolled_back(table: IcebergTable, source: str | None = None) -> bool:
 
 
 def _has_files_of(table: IcebergTable, snapshot: Snapshot) -> bool:
-    """Whether the present snapshot has files that another snapshot added."""
+    """Whether the present snapshot still has files that ``snapshot`` added."""
     present = table.current_snapshot()
     manifests = [] if present is None else present.manifests(table.io)
     return any(

@@ -1,11 +1,11 @@
-"""Tables with rows of several sources, such as shards or tenants. One mirror for each source writes them. Pure.
+"""Tables with rows of several sources, such as shards or tenants. One mirror for each source writes its rows. Pure.
 
-A column has the name of each row's source, and the table is partitioned by it. So a file has rows of one source, and a mirror reads and
-changes only the files of its own source: equal keys of different sources never meet. The table has the columns of all sources. A
-source's column is found by the source's own attribute number, because the numbers of two databases differ.
+The source column has the name of each row's source, and the table is partitioned by this column. So each file has rows of one source, and a
+mirror reads and changes only the files of its own source: rows of two sources may have equal keys. The table has the columns of all sources.
+A mirror finds its source's columns by the attribute numbers of its own source, because the numbers of two databases differ.
 
-A table property for each source, the claim, has the application that writes the source's rows, the mode, and the source's columns with
-their attribute numbers. A commit sets it together with the rows.
+The table has a property for each source, the claim: the application that writes the source's rows, the mode, the source column, and the
+source's columns with their attribute numbers. A commit sets the claim together with the rows.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _MOST_BYTES: Final = 200
 """The column and the name are the name of a folder, which file systems limit to 255 bytes."""
 _RESERVED: Final = {*MODE_COLUMNS, *META.names, KEPT, ORIGIN}
 ATTEMPTS: Final = 50
-"""How often a commit is tried again because the mirror of another source committed first."""
+"""How often a commit is tried if mirrors of other sources commit first."""
 
 
 class SourceName(NamedTuple):
-    """The name of a source, and the column that has it."""
+    """The name of a source, and the name of the source column."""
 
     name: str
     column: str
@@ -50,9 +50,10 @@ class SourceName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a table records of one of its sources.
+    """A table's record of one of its sources.
 
-    :param columns: the source's columns, with their attribute numbers; an empty text if a number is unknown.
+    :param column: the name of the source column.
+    :param columns: the attribute number of each of the source's columns; an empty text if the number is unknown.
     """
 
     application: str
@@ -61,13 +62,13 @@ class Claim:
     columns: Mapping[str, str] = field(default_factory=dict)
 
     def evolved(self, columns: pa.Schema) -> Self:
-        """Return the claim with the columns of ``SharedEvolution.own``."""
+        """Return the claim with other columns, which are ``SharedEvolution.own``."""
         names = {each.name: number_of(each) or "" for each in columns}
         ours = {self.column, *(each.name for each in ADDED[self.mode])}
         return replace(self, columns={name: number for name, number in names.items() if name not in ours})
 
     def own(self, present: pa.Schema) -> pa.Schema:
-        """Return the source's columns, with its attribute numbers, and the mode's columns, of a table's columns."""
+        """Select the source's columns, with its attribute numbers, and the mode's columns from the columns of a table."""
         ours = {each.name for each in ADDED[self.mode]}
         fields = []
         for each in present:
@@ -79,13 +80,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class SharedEvolution:
-    """The steps after which rows of one source fit into the table.
+    """The changes that a table needs before rows of one source fit into it.
 
-    :param schema: the table's columns after the steps.
-    :param own: the source's columns after the steps, with its attribute numbers, and the mode's columns.
+    :param schema: the table's columns after the changes.
+    :param own: the source's columns after the changes, with its attribute numbers, and the mode's columns.
     :param added: the columns that are new in the table.
     :param widened: by name, the new type of a column of the table.
-    :param steps: the steps of the source's own rows.
+    :param steps: the changes to the source's own rows.
     """
 
     schema: pa.Schema
@@ -96,7 +97,7 @@ class SharedEvolution:
 
 
 def property_of(source: SourceName) -> str:
-    """Return the name of the table property with a source's claim."""
+    """Return the name of the property that has the claim of a source."""
     return _CLAIM + source.name
 
 
@@ -105,7 +106,7 @@ def text_of(claim: Claim) -> str:
 
 
 def claim_of(properties: Mapping[str, str], source: SourceName) -> Claim | None:
-    """Return the claim of a source; ``None`` if the table has no rows of this source yet."""
+    """Return the claim of a source; ``None``: the table has no rows of this source yet."""
     text = properties.get(property_of(source))
     return Claim(*json.loads(text)) if text else None
 
@@ -118,7 +119,7 @@ def require_claim(
     :param table: the table's name, for errors.
     :param source: ``None`` for a table of one source.
     :param application: ``None`` for changes that belong to no batch.
-    :raises ConfigurationError: the table is of another kind, or another mirror writes the source's rows.
+    :raises ConfigurationError: the table has another source column or mode, or none; or another mirror writes the source's rows.
     """
     texts = [text for name, text in properties.items() if name.startswith(_CLAIM)]
     claims = [Claim(*json.loads(text)) for text in texts if text]
@@ -134,7 +135,7 @@ def require_claim(
         )
     if (other := next((each for each in claims if each.column != source.column), None)) is not None:
         raise ConfigurationError(
-            f"{table} has its sources in the column {other.column!r}: use it as source_column"
+            f"{table} has the names of its sources in the column {other.column!r}: set source_column to this name"
         )
     other = next((each for each in claims if each.mode != mode), None)
     if application is not None and other is not None:
@@ -145,7 +146,7 @@ def require_claim(
     if claim is not None and application is not None and claim.application != application:
         raise ConfigurationError(
             f"another mirror writes the rows of source {source.name!r} in {table}: each journal needs a source of its own. If that mirror's "
-            "checkpoint is lost, delete its rows first (forget)"
+            "checkpoint is lost, first delete the source's rows by the method forget of the table"
         )
     return claim
 
@@ -153,10 +154,7 @@ def require_claim(
 def columns_for(
     columns: pa.Schema, properties: Mapping[str, str], source: SourceName | None
 ) -> pa.Schema | None:
-    """Return the columns of a source, without the source column; ``None`` if the table has no rows of the source yet.
-
-    :param columns: the table's columns.
-    """
+    """Select a source's columns, without the source column, from a table's; ``None``: the table has no rows of the source yet."""
     if source is None:
         return columns
     claim = claim_of(properties, source)
@@ -164,10 +162,10 @@ def columns_for(
 
 
 def source_of(name: str | None, column: str, upkeep: Upkeep) -> SourceName | None:
-    """Check the source of a lake.
+    """Return the source of a lake; ``None`` without a name.
 
-    :raises ConfigurationError: a format cannot store the name; the mirror has a column of its own with the name of the source column; or
-        upkeep could delete files that the mirror of another source has not committed yet.
+    :raises ConfigurationError: a format cannot store the name; the source column has the name of a column of the mirror; or ``retain`` is so
+        short that vacuum could delete files that another source's mirror is about to commit.
     """
     if name is None:
         if column != COLUMN:
@@ -184,7 +182,7 @@ def source_of(name: str | None, column: str, upkeep: Upkeep) -> SourceName | Non
         )
     if upkeep.retain < _LEAST_RETAIN:
         raise ConfigurationError(
-            f"retain is {upkeep.retain:g} s, but must be at least an hour in tables of several sources: another mirror may take so long to "
+            f"retain is {upkeep.retain:g} s, but must be at least an hour in tables of several sources: another mirror may need that time to "
             "commit the files that it has written"
         )
     return SourceName(name, column)
@@ -206,12 +204,12 @@ def evolved(
     source: SourceName,
     defaults: Mapping[str, pa.Scalar] | None,
 ) -> tuple[Claim, SharedEvolution]:
-    """Return the source's claim, and the steps after which rows of the source fit, as ``evolution``.
+    """Return the source's claim, and the changes that the table needs before rows of the source fit, as ``evolution`` does for one source.
 
-    Other sources' rows keep their values.
+    The rows of other sources keep their values.
 
     :param present: the table's columns; ``None``: no table yet.
-    :param claim: ``None`` if the table has no rows of the source yet.
+    :param claim: ``None``: the table has no rows of the source yet.
     :param columns: the source's columns.
     :raises ConfigurationError: the source has a column with the name of the source column, or of a column that the mode adds; or a
         column's new type cannot hold the present values of all sources.
@@ -249,7 +247,7 @@ def evolved(
         if kind != there.type:
             widened[each.name] = kind
     if is_new:
-        # The source's columns are before the mode's.
+        # The columns of the source come before those of the mode.
         return claim, SharedEvolution(
             pa.schema([present.field(0), *added, *ADDED[mode]]), steps.schema, tuple(added), {}, steps
         )

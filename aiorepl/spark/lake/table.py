@@ -263,7 +263,7 @@ class SharedTarget(Target, Protocol):
         """The application that writes the source's rows; ``None`` if the table has none of them."""
 
     def forget(self) -> None:
-        """Delete the rows of the source, and what the table records of it, if there is a table. The source can then begin again."""
+        """Delete the rows and the claim of the source, if there is a table. The source can then begin again."""
 
 
 def reached(table: Target, application: str) -> Place | None:
@@ -301,7 +301,7 @@ _UNTIL: Final = "aiorepl.complete_until"
 _SOURCE: Final = "aiorepl.source"
 
 TABLE: Final = "aiorepl.table"
-"""The format's id of the table, which each batch records: a table that replaces it has another id, but may have its properties."""
+"""The key of the table's id in Delta or Iceberg, which each batch records. A table that replaces it may have its properties, but has another id."""
 
 
 def metadata_of(commit: Commit) -> dict[str, str]:

@@ -145,7 +145,7 @@ class Transaction(ABC, Generic[F]):
         """Delete files that no commit refers to."""
 
     def scans(self) -> Iterator[tuple[Entry[F], FileScan]]:
-        """Yield the files of the source that the table has at the beginning of the present step, to be read."""
+        """Yield scans of the source's files, as they are at the beginning of the present step."""
         for entry in self.entries:
             if not entry.gone and self._is_own(entry):
                 yield entry, self._scan(entry)
@@ -178,7 +178,7 @@ class Transaction(ABC, Generic[F]):
         self.entries += [Entry(file, BitMap64, new=True) for file in files]
 
     def forget(self) -> None:
-        """Delete the rows of the source, and what the table records of it."""
+        """Delete the rows and the claim of the source."""
         assert self.source is not None
         for entry, _ in self.scans():
             self.drop(entry)

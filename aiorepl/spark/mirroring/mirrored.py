@@ -236,7 +236,8 @@ class MirroredTables:
     def restart(self, table: str) -> None:
         """Start a table again with an empty target. Delete its target before, and request a snapshot of its rows afterwards.
 
-        If the target has rows of several sources, this deletes the rows of the mirror's own source. The next batches skip the changes before the table's last incompatible description. The mirror must not be running.
+        If the target has rows of several sources, only the rows of the mirror's own source are deleted, by this call. The next batches skip the
+        changes before the table's last incompatible description. The mirror must not be running.
 
         :param table: ``schema.table``.
         :raises ConfigurationError: the table's target still exists, or another mirror writes the rows of the lake's source.
