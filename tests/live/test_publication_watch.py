@@ -138,7 +138,7 @@ async def test_a_look_between_an_analyze_and_its_commit(watched, server):
     "kept", ["direct"], indirect=True
 )  # a journal waits until the transaction is visible
 async def test_a_look_between_a_truncate_and_its_visibility(watched, server, commits_wait, statement):
-    """A TRUNCATE of the root that the stream has before other sessions see it is not taken for one of its partitions."""
+    """A TRUNCATE of the root is not taken for a TRUNCATE of its partitions if the stream has it before other sessions see it."""
     published, sink = watched.published, MemorySink()
     connection = await asyncpg.connect(published.dsn)
     async with watched.pipeline(sink) as pipeline:

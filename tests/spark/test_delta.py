@@ -474,7 +474,7 @@ def twice(tmp_path) -> DeltaTarget:
 
 
 def test_a_restore_to_a_restore(twice):
-    """A table lacks a batch if it goes back to a version that had gone back itself; not if that one has the batch."""
+    """A table restored to a version that was a RESTORE itself is refused only if that version lacks a batch."""
     for version in (0, 1):
         DeltaTable(twice.target).delete("id = 1")
         DeltaTable(twice.target).restore(version)

@@ -127,7 +127,7 @@ def notes(source: Source) -> dict[str, str]:
 
 
 def test_concurrent_sources(shared, tmp_path) -> None:
-    """Mirrors that commit at the same time lose nothing: every commit follows the other source's."""
+    """Mirrors that commit at the same time lose no rows: a commit that comes second is tried again."""
     sources = both(shared, tmp_path)
 
     def many(source: Source) -> None:
@@ -201,7 +201,7 @@ def test_restart_of_one_source(shared, tmp_path) -> None:
 
 
 def test_a_restored_table(tmp_path) -> None:
-    """A source whose batch was undone finds out, also after a later batch of another source, whose batches are all there."""
+    """A source whose batch was undone is refused, also after a later batch of another source; the other source is not."""
     a, b = both(lambda **given: DeltaLake(tmp_path / "shared", **given), tmp_path)
     a.journal.stream.transaction(a.table.insert("2", "undone"))
     a.step()

@@ -41,7 +41,7 @@ class _Made(NamedTuple):
 
 
 class FormatConformance:
-    """Tests a format with rows of every kind and type, with DDL in the middle, and after a restart. Derive a class, and run pytest.
+    """Tests a format with rows of every kind and type, with DDL between rows, and after a restart. Derive a class, and run pytest.
 
     ::
 
@@ -60,15 +60,15 @@ class FormatConformance:
     """PostgreSQL's texts of values that the format refuses with ``DataError``, such as ``"NaN"``."""
 
     def make_format(self) -> Format:
-        """Return a new format. All formats of one test share what is outside the process, such as a registry."""
+        """Return a new format. The formats of one test share external state, such as a registry."""
         raise NotImplementedError("define make_format: return a new format")
 
     def read(self, event: bytes, headers: Mapping[str, str]) -> Event:
-        """Return an event as a consumer reads it. ``new`` has no columns whose value was not sent; NULL is ``None``."""
+        """Return an event as a consumer reads it. ``new`` lacks the columns whose values were not sent; NULL is ``None``."""
         raise NotImplementedError("define read: return an Event, with kind, table and new")
 
     def same(self, value: Any, text: str, type_name: str) -> bool:
-        """Return whether a value that ``read`` returned is the value whose text in PostgreSQL is ``text``."""
+        """Return whether a value from ``read`` equals the value that PostgreSQL prints as ``text``."""
         return bool(value == text)
 
     def test_every_kind(self) -> None:
@@ -209,7 +209,7 @@ class FormatConformance:
         ]
 
     def test_lines(self) -> None:
-        """Events of a format with ``is_text`` have no line end, and need no call that a sink of lines does not make."""
+        """Events of a format with ``is_text`` have no line end, and need neither ``prepare`` nor ``to``, which sinks of lines do not call."""
         form = self.make_format()
         bare = type(form).prepare is Format.prepare and type(form).to is Format.to
         assert bare or not form.is_text, "is_text is set, but the format has prepare or to"

@@ -95,7 +95,7 @@ async def test_a_target_that_does_not_fit(pair, there, said, rows, caplog):
 @pytest.mark.parametrize("identity", ["FULL", "NOTHING"])
 @pytest.mark.parametrize("place", ["sink", "journal"])
 async def test_a_mask_of_the_targets_key(pair, identity, place, tmp_path):
-    """The server names no key, so the sink merges by the target's. A mask that may give two rows one key stops it before the first row."""
+    """Without a key of the source, the sink merges by the target's key. A mask that may give two rows one key stops the sink before the first row."""
     await pair.both("CREATE TABLE items (id text PRIMARY KEY, note text)")
     await pair.source.execute(f"ALTER TABLE items REPLICA IDENTITY {identity}")
     await pair.slotted()
