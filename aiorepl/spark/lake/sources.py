@@ -171,10 +171,11 @@ def source_of(name: str | None, column: str, upkeep: Upkeep) -> SourceName | Non
         if column != COLUMN:
             raise ConfigurationError("source_column needs source, the name of this mirror's source")
         return None
-    if name == "__HIVE_DEFAULT_PARTITION__" or len(quote(column + name, safe="")) > _MOST_BYTES:
+    if name == "__HIVE_DEFAULT_PARTITION__":
+        raise ConfigurationError(f"source is {name}, which stands for null: choose another name")
+    if len(quote(column + name, safe="")) > _MOST_BYTES:
         raise ConfigurationError(
-            f"a source cannot have this name: it may have {_MOST_BYTES} bytes together with the name of its column, three for each byte "
-            "of another character than ASCII letters, digits, and - . _ ~, and is not __HIVE_DEFAULT_PARTITION__"
+            f"source_column and source are too long: percent-encoded, they may have {_MOST_BYTES} bytes together"
         )
     if column.lower() in _RESERVED or column.lower().startswith("_aiorepl_"):
         raise ConfigurationError(
