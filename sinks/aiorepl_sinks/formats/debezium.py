@@ -21,10 +21,8 @@ from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.formats.columns import Columns, Frame, TableColumns
 from aiorepl.formats.format import Format, by_table, commit_lsn, only_table
 from aiorepl.lsn import LSN
-from aiorepl.pgoutput import messages as m
-from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.position import Position
-from aiorepl.transactions.changes import Change, Delete, Insert, Message, RowChange, Truncate, Update
+from aiorepl.transactions.changes import Change, Delete, Message, RowChange, Truncate
 from aiorepl.transactions.publication_changes import PublicationChange
 from aiorepl.transactions.resync import Resync
 from aiorepl.transactions.rows import Layout
@@ -32,6 +30,7 @@ from aiorepl.transactions.schema_changes import SchemaChange
 from aiorepl.transactions.slices import Slice
 from aiorepl.transactions.transaction import Transaction
 from aiorepl_sinks.formats import debezium_values as values
+from aiorepl_sinks.formats.changed_keys import by_key
 from aiorepl_sinks.formats.debezium_counts import Counts
 
 _OPERATIONS = {"insert": b"c", "read": b"r", "update": b"u", "delete": b"d"}
@@ -95,9 +94,7 @@ class DebeziumFormat(Format):
             return ()
         if isinstance(change, Truncate):
             return by_table(change)
-        if isinstance(change, Update) and _changes_key(change):
-            return _delete(change), _insert(change)
-        return (change,)
+        return by_key(change)
 
     def event(self, change: Change) -> bytes:
         """Return a change as an envelope."""
@@ -229,23 +226,3 @@ def _times(transaction: Transaction | None) -> tuple[bytes, bytes, bytes]:
         return b"null", b"null", b"null"
     us = transaction.commit_timestamp + EPOCH_MICROSECONDS
     return b"%d" % (us // 1000), b"%d" % us, b"%d" % (us * 1000)
-
-
-def _changes_key(change: Update) -> bool:
-    """Whether the key changed. The server also sends an unchanged key if it is TOASTed."""
-    old, new = change.raw_old, change.raw_new
-    if old is None or new is None:
-        return False
-    return any(new[index] not in (UNCHANGED, old[index]) for index in change.relation.key)
-
-
-def _delete(change: Update) -> Delete:
-    row = change.message
-    message = m.Delete(row.relation, row.old_kind, row.old_at, row.payload, row.xid)
-    return Delete(change.transaction, change.ordinal, change.layout, message)
-
-
-def _insert(change: Update) -> Insert:
-    row = change.message
-    message = m.Insert(row.relation, row.new_at, row.payload, row.xid)
-    return Insert(change.transaction, change.ordinal, change.layout, message)
