@@ -52,7 +52,7 @@ class AvroFormat(RegistryFormat):
             subject=subject,
         )
 
-    async def schema(self, shape: Shape, earlier: AsyncIterator[str]) -> Schema:  # noqa: ARG002 - Avro resolves fields by name
+    async def schema(self, shape: Shape, earlier: AsyncIterator[str]) -> Schema:
         described = schema_of(shape)
         return Schema(json.dumps(described, separators=(",", ":")), encoder(described, shape))
 

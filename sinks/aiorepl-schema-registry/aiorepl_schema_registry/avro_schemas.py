@@ -38,7 +38,7 @@ def schema_of(shape: Shape) -> dict[str, Any]:
         content = _record(shape, "Content", map(_fixed, MESSAGE), inner=True)
         return _record(shape, "Message", [{"name": "message", "type": content}, *fields])
     row = _record(shape, "Value", map(_column, shape.fields), inner=True)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": "before", "type": ["null", row], "default": None},
         {"name": "after", "type": ["null", f"{shape.package}.Value"], "default": None},
         {"name": "unchanged", "type": {"type": "array", "items": "string"}, "default": []},
@@ -56,7 +56,9 @@ def encoder(schema: dict[str, Any], shape: Shape) -> Callable[[Mapping[str, Any]
         out = BytesIO()
         # The name of the record spares fastavro the validation of each row.
         rows = {name: (value, fields[name]) for name in ("before", "after") if fields.get(name) is not None}
-        fastavro.schemaless_writer(out, parsed, {**fields, **rows} if shape.record == "Envelope" else dict(fields))
+        fastavro.schemaless_writer(
+            out, parsed, {**fields, **rows} if shape.record == "Envelope" else dict(fields)
+        )
         return out.getvalue()
 
     return encode
@@ -72,7 +74,9 @@ def _record(
 
 def _fixed(field: tuple[str, str, bool]) -> dict[str, Any]:
     name, kind, nullable = field
-    return {"name": name, "type": ["null", kind], "default": None} if nullable else {"name": name, "type": kind}
+    return (
+        {"name": name, "type": ["null", kind], "default": None} if nullable else {"name": name, "type": kind}
+    )
 
 
 def _column(field: Field) -> dict[str, Any]:
@@ -93,5 +97,9 @@ def _plain(schema: Any) -> Any:
     """Return a schema without logical types; the bytes of its values are the same."""
     if isinstance(schema, dict):
         left_out = ("logicalType", "precision", "scale") if "logicalType" in schema else ()
-        return {name: _plain(each) if name in ("type", "items", "fields") else each for name, each in schema.items() if name not in left_out}
+        return {
+            name: _plain(each) if name in ("type", "items", "fields") else each
+            for name, each in schema.items()
+            if name not in left_out
+        }
     return [_plain(each) for each in schema] if isinstance(schema, list) else schema

@@ -12,7 +12,14 @@ from aiorepl.epoch import EPOCH_MICROSECONDS
 from aiorepl.formats.format import commit_lsn
 from aiorepl.transactions.changes import Change, Message, RowChange
 
-OPERATIONS: Final = {"insert": "c", "read": "r", "update": "u", "delete": "d", "truncate": "t", "message": "m"}
+OPERATIONS: Final = {
+    "insert": "c",
+    "read": "r",
+    "update": "u",
+    "delete": "d",
+    "truncate": "t",
+    "message": "m",
+}
 
 SOURCE: Final = (
     ("connector", "string", False),

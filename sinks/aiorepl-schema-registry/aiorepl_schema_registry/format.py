@@ -112,18 +112,23 @@ class RegistryFormat(Format):
 
     async def prepare(self, change: Change) -> None:
         """Ask the registry for the schemas of a change, and register those that are missing."""
+        if isinstance(change, Truncate):
+            shape = _described(only_table(change), self._choices)
+            if shape.full_name not in self._truncates:
+                async with self._registry.visit() as visit:
+                    self._truncates[shape.full_name] = await self._any_version(visit, shape)
+            return
+        shapes: tuple[Shape | None, ...]
         if isinstance(change, RowChange):
             table = self._table(change.layout)
-            for shape in (table.row, table.identity):
-                if shape is not None and shape not in self._writers:
-                    self._writers[shape] = await self._registered(shape)
-        elif isinstance(change, Truncate):
-            relation = only_table(change)
-            shape = _described(relation, self._choices)
-            if shape.full_name not in self._truncates:
-                self._truncates[shape.full_name] = await self._any_version(shape)
-        elif (shape := self._choices.message()) not in self._writers:
-            self._writers[shape] = await self._registered(shape)
+            shapes = table.row, table.identity
+        else:
+            shapes = (self._choices.message(),)
+        missing = [shape for shape in shapes if shape is not None and shape not in self._writers]
+        if missing:
+            async with self._registry.visit() as visit:
+                for shape in missing:
+                    self._writers[shape] = await self._registered(visit, shape)
 
     def event(self, change: Change) -> bytes:
         """Return the event in the wire format.
@@ -137,7 +142,7 @@ class RegistryFormat(Format):
         if isinstance(change, Truncate):
             relation = only_table(change)
             write = self._writer(self._truncates, _described(relation, self._choices).full_name)
-            none = {"before": None, "after": None, "unchanged": []}
+            none: dict[str, Any] = {"before": None, "after": None, "unchanged": []}
             return write({**none, **self._envelopes.of(change, relation.schema, relation.name)})
         if isinstance(change, Message):
             return self._writer(self._writers, self._choices.message())(self._envelopes.message(change))
@@ -148,7 +153,9 @@ class RegistryFormat(Format):
         if not isinstance(change, RowChange):
             return None
         table = self._table(change.layout)
-        return None if table.identity is None else self._writer(self._writers, table.identity)(table.key(change))
+        return (
+            None if table.identity is None else self._writer(self._writers, table.identity)(table.key(change))
+        )
 
     def _table(self, layout: Layout) -> Table:
         table = self._tables.get(layout.relation.oid)
@@ -163,22 +170,20 @@ class RegistryFormat(Format):
             raise TransientError("schema registry: the change was not prepared")
         return found
 
-    async def _registered(self, shape: Shape) -> _Writer:
-        async with self._registry.visit(self._subject_of(shape)) as visit:
-            return await self._write_with(visit, shape)
+    async def _registered(self, visit: Visit, shape: Shape) -> _Writer:
+        subject = self._subject_of(shape)
+        schema = await self.schema(shape, visit.texts(subject))
+        return self._writer_of(await visit.id_of(subject, schema.text), schema)
 
-    async def _any_version(self, shape: Shape) -> _Writer:
+    async def _any_version(self, visit: Visit, shape: Shape) -> _Writer:
         """Return the writer of truncates: without rows, the bytes are the same under every version of the table."""
-        async with self._registry.visit(self._subject_of(shape)) as visit:
-            latest = await visit.latest()
-            if latest is None or not self.describes(latest[1], shape.full_name):
-                return await self._write_with(visit, shape)
-            schema = await self.schema(Shape(shape.package, shape.record), visit.texts())
-            return self._writer_of(latest[0], schema)
-
-    async def _write_with(self, visit: Visit, shape: Shape) -> _Writer:
-        schema = await self.schema(shape, visit.texts())
-        return self._writer_of(await visit.id_of(schema.text), schema)
+        subject = self._subject_of(shape)
+        latest = await visit.latest(subject)
+        if latest is None or not self.describes(latest[1], shape.full_name):
+            return await self._registered(visit, shape)
+        return self._writer_of(
+            latest[0], await self.schema(Shape(shape.package, shape.record), visit.texts(subject))
+        )
 
     def _writer_of(self, identifier: int, schema: Schema) -> _Writer:
         return _Writer(b"\0" + identifier.to_bytes(4, "big") + self.index, schema.encode)

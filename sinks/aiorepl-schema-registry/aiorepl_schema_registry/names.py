@@ -10,7 +10,8 @@ import re
 from typing import Final
 
 _ESCAPED: Final = re.compile(r"_x([0-9A-F]+)_")
-_SPECIAL: Final = re.compile(r"_(?=x[0-9A-F]+_)|[^A-Za-z0-9_]|^[0-9]")
+# A character that is escaped begins with an underscore, too.
+_SPECIAL: Final = re.compile(r"_(?=x[0-9A-F]+[^A-Za-z0-9])|[^A-Za-z0-9_]|^[0-9]")
 
 
 def escaped(name: str) -> str:

@@ -15,10 +15,10 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from aiorepl_schema_registry.envelope import MESSAGE, SOURCE, TAIL
-from aiorepl_schema_registry.shapes import FieldType, Kind, Shape
+from aiorepl_schema_registry.shapes import FieldType, Shape
 
 _F: Final = FieldDescriptorProto
-_TYPES: Final[dict[Kind, Any]] = {
+_TYPES: Final[dict[str, Any]] = {
     "boolean": _F.TYPE_BOOL,
     "int": _F.TYPE_INT32,
     "long": _F.TYPE_INT64,
@@ -85,10 +85,13 @@ def encoder(file: FileDescriptorProto, shape: Shape) -> Callable[[Mapping[str, A
         if shape.record == "Key":
             made = message(**wrapped(fields))
         else:
-            rows = {name: wrapped(fields[name]) for name in ("before", "after") if fields.get(name) is not None}
+            rows = {
+                name: wrapped(fields[name]) for name in ("before", "after") if fields.get(name) is not None
+            }
             made = message(**{**fields, **rows})
         # Deterministic: the fields come in the order of their numbers, and there are no maps.
-        return made.SerializeToString(deterministic=True)
+        encoded: bytes = made.SerializeToString(deterministic=True)
+        return encoded
 
     return encode
 
@@ -114,7 +117,9 @@ def _event(shape: Shape, row: DescriptorProto) -> list[DescriptorProto]:
     else:
         _add(event, "before", 1, message=f".{shape.package}.Value")
         _add(event, "after", 2, message=f".{shape.package}.Value")
-        event.field.add(name="unchanged", number=3, type=_F.TYPE_STRING, label=_F.LABEL_REPEATED, json_name="unchanged")
+        event.field.add(
+            name="unchanged", number=3, type=_F.TYPE_STRING, label=_F.LABEL_REPEATED, json_name="unchanged"
+        )
         inner = [row]
     _add(event, "source", 4, message=f".{shape.package}.Source")
     _fixed(event, TAIL, 5)
@@ -122,9 +127,8 @@ def _event(shape: Shape, row: DescriptorProto) -> list[DescriptorProto]:
 
 
 def _fixed(message: DescriptorProto, fields: Iterable[tuple[str, str, bool]], first: int) -> None:
-    kinds: Mapping[str, Any] = _TYPES
     for number, (name, kind, nullable) in enumerate(fields, first):
-        _add(message, name, number, kinds[kind], optional=nullable)
+        _add(message, name, number, _TYPES[kind], optional=nullable)
 
 
 def _array(package: str, kind: Any) -> tuple[DescriptorProto, DescriptorProto]:
@@ -143,7 +147,13 @@ def _array(package: str, kind: Any) -> tuple[DescriptorProto, DescriptorProto]:
 
 
 def _add(
-    to: DescriptorProto, name: str, number: int, kind: Any = _F.TYPE_MESSAGE, *, message: str = "", optional: bool = True
+    to: DescriptorProto,
+    name: str,
+    number: int,
+    kind: Any = _F.TYPE_MESSAGE,
+    *,
+    message: str = "",
+    optional: bool = True,
 ) -> None:
     field = to.field.add(name=name, number=number, type=kind, label=_F.LABEL_OPTIONAL, json_name=name)
     if message:

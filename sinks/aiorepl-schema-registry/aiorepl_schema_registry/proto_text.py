@@ -32,7 +32,9 @@ def _message(message: DescriptorProto) -> Iterator[str]:
     if message.options.deprecated_legacy_json_field_conflicts:
         yield "  option deprecated_legacy_json_field_conflicts = true;"
     for field in message.field:
-        label = "repeated " if field.label == _F.LABEL_REPEATED else "optional " if field.proto3_optional else ""
+        label = (
+            "repeated " if field.label == _F.LABEL_REPEATED else "optional " if field.proto3_optional else ""
+        )
         kind = field.type_name if field.type == _F.TYPE_MESSAGE else _NAMES[field.type]
         yield f"  {label}{kind} {field.name} = {field.number} [json_name = {_quoted(field.json_name)}];"
     yield "}"

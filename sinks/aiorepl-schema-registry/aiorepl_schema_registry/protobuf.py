@@ -61,5 +61,6 @@ class ProtobufFormat(RegistryFormat):
     def describes(self, text: str, full_name: str) -> bool:
         package, _, record = full_name.rpartition(".")
         return all(
-            re.search(pattern, text) for pattern in (rf"\bpackage\s+{re.escape(package)}\s*;", rf"\bmessage\s+{record}\s*\{{")
+            re.search(pattern, text)
+            for pattern in (rf"\bpackage\s+{re.escape(package)}\s*;", rf"\bmessage\s+{record}\s*\{{")
         )

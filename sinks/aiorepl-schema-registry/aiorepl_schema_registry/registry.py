@@ -6,6 +6,7 @@ rare: once for each version of a table.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
@@ -47,91 +48,92 @@ class Registry:
             ) from None
 
     @asynccontextmanager
-    async def visit(self, subject: str) -> AsyncIterator[Visit]:
-        """Connect to the registry, for one subject."""
-        async with self._client() as client:
-            yield Visit(client, self._kind, subject, register=self._register)
+    async def visit(self) -> AsyncIterator[Visit]:
+        """Make a client, and close it in the end."""
+        # In a thread, because it reads the certificates of all authorities, which takes tens of milliseconds.
+        async with await asyncio.to_thread(self._client) as client:
+            yield Visit(client, self._kind, register=self._register)
 
     def _client(self) -> AsyncSchemaRegistryClient:
         return AsyncSchemaRegistryClient(dict(self._settings.reveal()))
 
 
 class Visit:
-    """Requests about one subject. Each raises ``TransientError`` or ``PermanentError``."""
+    """Requests to the registry. Each raises ``TransientError`` or ``PermanentError``."""
 
-    def __init__(
-        self, client: AsyncSchemaRegistryClient, kind: str, subject: str, *, register: bool
-    ) -> None:
+    def __init__(self, client: AsyncSchemaRegistryClient, kind: str, *, register: bool) -> None:
         self._client = client
         self._kind = kind
-        self._subject = subject
         self._register = register
 
-    async def id_of(self, text: str) -> int:
+    async def id_of(self, subject: str, text: str) -> int:
         """Return the id of a schema; register the schema if it is missing.
 
         A schema that the subject has is found under any rule of compatibility, also if it is not the latest.
         """
         schema = ClientSchema(text, self._kind)
-        found = await self._maybe(self._client.lookup_schema(self._subject, schema))
-        if found is not None:
-            return int(found.schema_id)
+        found = await _answer(subject, self._client.lookup_schema(subject, schema))
+        if found is not None and found.schema_id is not None:
+            return found.schema_id
         if not self._register:
             raise PermanentError(
-                f"schema registry: subject {self._subject} does not have the schema that the table's rows need: register it, or set "
+                f"schema registry: subject {subject} does not have the schema that the table's rows need: register it, or set "
                 "register = true"
             )
-        return int(await self._required(self._client.register_schema(self._subject, schema)))
+        registered = await _answer(subject, self._client.register_schema(subject, schema))
+        if registered is None:
+            raise PermanentError(f"schema registry: subject {subject} cannot be registered (HTTP 404)")
+        return registered
 
-    async def latest(self) -> tuple[int, str] | None:
+    async def latest(self, subject: str) -> tuple[int, str] | None:
         """Return id and text of the subject's latest schema; ``None`` if there is none."""
-        found = await self._maybe(self._client.get_latest_version(self._subject))
-        return None if found is None else (int(found.schema_id), str(found.schema.schema_str))
+        found = await _answer(subject, self._client.get_latest_version(subject))
+        if found is None or found.schema_id is None:
+            return None
+        return found.schema_id, str(found.schema.schema_str)
 
-    async def texts(self) -> AsyncIterator[str]:
+    async def texts(self, subject: str) -> AsyncIterator[str]:
         """Yield the texts of the subject's schemas, the latest first."""
-        for version in sorted(await self._maybe(self._client.get_versions(self._subject)) or (), reverse=True):
-            found = await self._maybe(self._client.get_version(self._subject, version))
+        versions = await _answer(subject, self._client.get_versions(subject)) or ()
+        for version in sorted(versions, reverse=True):
+            found = await _answer(subject, self._client.get_version(subject, version))
             if found is not None:
                 yield str(found.schema.schema_str)
 
-    async def _maybe(self, request: Awaitable[T]) -> T | None:
-        """Return the answer; ``None`` if the registry does not have the object."""
-        try:
-            return await request
-        except SchemaRegistryError as error:
-            if error.error_code in _ABSENT:
-                return None
-            raise self._refusal(error) from None
-        except Exception as error:  # noqa: BLE001 - of the HTTP client's or of an authorization server's classes
-            raise self._unreachable(error) from None
 
-    async def _required(self, request: Awaitable[T]) -> T:
-        answer = await self._maybe(request)
-        if answer is None:
-            raise PermanentError(f"schema registry: subject {self._subject} cannot be registered (HTTP 404)")
-        return answer
-
-    def _unreachable(self, error: Exception) -> TransientError:
+async def _answer(subject: str, request: Awaitable[T]) -> T | None:
+    """Return the answer to a request about a subject; ``None`` if the registry does not have the object."""
+    try:
+        return await request
+    except SchemaRegistryError as error:
+        if error.error_code in _ABSENT:
+            return None
+        raise _refusal(subject, error) from None
+    except Exception as error:  # noqa: BLE001 - of the HTTP client's or of an authorization server's classes
         # The texts of these errors may have the URL, with a password.
-        return TransientError(f"schema registry: no answer about subject {self._subject} ({type(error).__name__})")
+        raise TransientError(
+            f"schema registry: no answer about subject {subject} ({type(error).__name__})"
+        ) from None
 
-    def _refusal(self, error: SchemaRegistryError) -> SinkError:
-        status, about = error.http_status_code, f"subject {self._subject} (HTTP {error.http_status_code})"
-        if status >= 500 or status in _LATER:
-            return TransientError(f"schema registry: failed for {about}")
-        if status in (401, 403):
-            return PermanentError(
-                f"schema registry: access denied to {about}: check the credentials among the format's settings of the registry, and the "
-                "registry's permissions",
-                fatal=True,
-            )
-        if status == 404:
-            return PermanentError("schema registry: its url leads to no registry (HTTP 404): check its path", fatal=True)
-        reason = (error.error_message or "")[:_MOST_QUOTED]
-        if status == 409:
-            return PermanentError(
-                f"schema registry: the table's new columns are not compatible with {about}: alter the table so that they are, change "
-                f"the subject's compatibility, or write the table to another topic. The registry says: {reason}"
-            )
-        return PermanentError(f"schema registry: the schema is refused for {about}. The registry says: {reason}")
+
+def _refusal(subject: str, error: SchemaRegistryError) -> SinkError:
+    status, about = error.http_status_code, f"subject {subject} (HTTP {error.http_status_code})"
+    if status >= 500 or status in _LATER:
+        return TransientError(f"schema registry: failed for {about}")
+    if status in (401, 403):
+        return PermanentError(
+            f"schema registry: access denied to {about}: check the credentials among the format's settings of the registry, and the "
+            "registry's permissions",
+            fatal=True,
+        )
+    if status == 404:
+        return PermanentError(
+            "schema registry: its url leads to no registry (HTTP 404): check its path", fatal=True
+        )
+    reason = (error.error_message or "")[:_MOST_QUOTED]
+    if status == 409:
+        return PermanentError(
+            f"schema registry: the table's columns are not compatible with the schemas of {about}: alter the table so that they are, "
+            f"change the subject's compatibility, or write the table to another topic. The registry says: {reason}"
+        )
+    return PermanentError(f"schema registry: the schema is refused for {about}. The registry says: {reason}")

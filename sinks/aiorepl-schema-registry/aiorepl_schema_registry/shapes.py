@@ -121,7 +121,9 @@ class Choices:
 
     def row(self, relation: Relation, types: Types) -> Shape:
         """Return the shape of a table's rows."""
-        return Shape(self._package(relation), "Envelope", self._fields(relation, types, range(len(relation.columns))))
+        return Shape(
+            self._package(relation), "Envelope", self._fields(relation, types, range(len(relation.columns)))
+        )
 
     def key(self, relation: Relation, types: Types) -> Shape | None:
         """Return the shape of a table's key; ``None`` if no column identifies a row."""
@@ -139,7 +141,8 @@ class Choices:
     def _fields(self, relation: Relation, types: Types, indexes: Iterable[int]) -> tuple[Field, ...]:
         columns = [relation.columns[index] for index in indexes]
         return tuple(
-            Field(each.name, escaped(each.name), self.type_of(types, each.type_oid, each.type_modifier)) for each in columns
+            Field(each.name, escaped(each.name), self.type_of(types, each.type_oid, each.type_modifier))
+            for each in columns
         )
 
     def type_of(self, types: Types, oid: int, modifier: int) -> FieldType:
@@ -152,7 +155,9 @@ class Choices:
                 return FieldType("string")
             element = types.info(info.element)
             delimiter = info.delimiter if element is None else element.delimiter
-            return FieldType("array", element=self.type_of(types, info.element, modifier), delimiter=delimiter)
+            return FieldType(
+                "array", element=self.type_of(types, info.element, modifier), delimiter=delimiter
+            )
         # A user-defined type may have the name of a built-in one.
         if info.oid not in BUILTIN:
             return FieldType("string")

@@ -31,7 +31,9 @@ class Table:
         after = None if new is None else self._values(new, change.new_kinds, self.layout.all)
         before = None if old is None else self._values(old, change.old_kinds, change.old_indexes)
         names = self.layout.relation.names
-        missing = [] if new is None else [name for name, raw in zip(names, new, strict=True) if raw is UNCHANGED]
+        missing = (
+            [] if new is None else [name for name, raw in zip(names, new, strict=True) if raw is UNCHANGED]
+        )
         return {"before": before, "after": after, "unchanged": missing}
 
     def key(self, change: RowChange) -> dict[str, Any]:
@@ -53,7 +55,9 @@ class Table:
         relation = self.layout.relation
         if read is None:
             oid = relation.columns[index].type_oid
-            read = self._readers[index, kind] = reader(self.layout.types, oid, kind, self.row.fields[index].type)
+            read = self._readers[index, kind] = reader(
+                self.layout.types, oid, kind, self.row.fields[index].type
+            )
         try:
             return read(raw)
         except ValueError as error:

@@ -65,7 +65,9 @@ def _array(field: FieldType) -> Converter:
     def read(text: str) -> list[Any]:
         elements = parse(text.encode(), delimiter)
         if any(isinstance(each, list) for each in elements):
-            raise Malformed('an array of several dimensions, which the schema cannot have: set arrays = "string"')
+            raise Malformed(
+                'an array of several dimensions, which the schema cannot have: set arrays = "string"'
+            )
         return [None if each is None else convert(each.decode()) for each in elements]
 
     return read

@@ -28,9 +28,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_tools import protoc
 
 VERSION = "3.3.3"
-ARCHIVE = (
-    f"https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
-)
+ARCHIVE = f"https://repo1.maven.org/maven2/io/apicurio/apicurio-registry-app/{VERSION}/apicurio-registry-app-{VERSION}-all.tar.gz"
 SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
 HOME = Path("/var/tmp") / f"aiorepl-apicurio-{VERSION}"
 API = "/apis/ccompat/v7"
@@ -135,7 +133,9 @@ class Readers:
         """Read without logical types: dates and times are numbers of any size."""
         text = self.text(event)
         if text not in self._plain:
-            schema = json.loads(text, object_hook=lambda each: {k: v for k, v in each.items() if k != "logicalType"})
+            schema = json.loads(
+                text, object_hook=lambda each: {k: v for k, v in each.items() if k != "logicalType"}
+            )
             self._plain[text] = fastavro.parse_schema(schema, named_schemas={}), _columns(json.loads(text))
         schema, columns = self._plain[text]
         found = fastavro.schemaless_reader(io.BytesIO(event[5:]), schema)
@@ -155,7 +155,9 @@ class Readers:
             pool = DescriptorPool()
             file = compiled(text)
             pool.Add(file)
-            self._classes[text] = GetMessageClass(pool.FindMessageTypeByName(f"{file.package}.{file.message_type[0].name}"))
+            self._classes[text] = GetMessageClass(
+                pool.FindMessageTypeByName(f"{file.package}.{file.message_type[0].name}")
+            )
         return self._classes[text]
 
 

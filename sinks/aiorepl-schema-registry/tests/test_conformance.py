@@ -15,7 +15,12 @@ from aiorepl_schema_registry.protobuf import ProtobufFormat
 
 KINDS = {"c": "insert", "r": "read", "u": "update", "d": "delete", "t": "truncate", "m": "message"}
 # PostgreSQL's least and greatest date, as days since 1970: Julian day 0, and the last day of the documented range.
-DAYS = {"4714-11-24 BC": -2_440_588, "5874897-12-31": 2_145_042_905, "infinity": 2**31 - 1, "-infinity": -(2**31)}
+DAYS = {
+    "4714-11-24 BC": -2_440_588,
+    "5874897-12-31": 2_145_042_905,
+    "infinity": 2**31 - 1,
+    "-infinity": -(2**31),
+}
 MOMENTS = {"infinity": 2**63 - 1, "-infinity": -(2**63)}
 ARRAYS = {"int4[]": [1, None, 3], "text[]": ["a,b", "", None, "NULL"]}
 
@@ -38,7 +43,11 @@ def same(value, text, type_name):
         case "float8" | "float4":
             code = "d" if type_name == "float8" else "f"
             expected = struct.unpack(code, struct.pack(code, float(text)))[0]
-            return math.isnan(value) if math.isnan(expected) else struct.pack("d", value) == struct.pack("d", expected)
+            return (
+                math.isnan(value)
+                if math.isnan(expected)
+                else struct.pack("d", value) == struct.pack("d", expected)
+            )
         case "bytea":
             return value == bytes.fromhex(text[2:])
         case "date":
@@ -65,7 +74,13 @@ class Kit(FormatConformance):
 
     def event(self, fields, new):
         source = fields["source"]
-        return Event(LSN(source["lsn"]), source["ordinal"], KINDS[fields["op"]], (source["schema"], source["table"]), new)
+        return Event(
+            LSN(source["lsn"]),
+            source["ordinal"],
+            KINDS[fields["op"]],
+            (source["schema"], source["table"]),
+            new,
+        )
 
 
 class TestAvro(Kit):
