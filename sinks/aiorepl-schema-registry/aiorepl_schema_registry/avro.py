@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from aiorepl.checked import checked
 from aiorepl_schema_registry.avro_schemas import encoder, schema_of
 from aiorepl_schema_registry.envelope import Envelopes
-from aiorepl_schema_registry.format import RegistryFormat, Schema, Subject
-from aiorepl_schema_registry.registry import Registry
+from aiorepl_schema_registry.format import Encoder, RegistryFormat, Subject
+from aiorepl_schema_registry.registry import Registry, Visit
 from aiorepl_schema_registry.shapes import Choices, Shape
 
 
@@ -52,9 +52,14 @@ class AvroFormat(RegistryFormat):
             subject=subject,
         )
 
-    async def schema(self, shape: Shape, earlier: AsyncIterator[str]) -> Schema:
+    async def schema(self, visit: Visit, subject: str, shape: Shape) -> tuple[int, Encoder]:
+        # Readers find fields by their names, so the schema depends on the shape alone.
         described = schema_of(shape)
-        return Schema(json.dumps(described, separators=(",", ":")), encoder(described, shape))
+        text = json.dumps(described, separators=(",", ":"))
+        return await visit.id_of(subject, text), encoder(described, shape)
+
+    def encoder(self, shape: Shape) -> Encoder:
+        return encoder(schema_of(shape), shape)
 
     def describes(self, text: str, full_name: str) -> bool:
         try:

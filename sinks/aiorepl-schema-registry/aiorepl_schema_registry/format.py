@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from aiorepl.errors import ConfigurationError, TransientError
@@ -25,22 +25,18 @@ from aiorepl_schema_registry.shapes import Choices, Shape
 from aiorepl_schema_registry.tables import Table
 from aiorepl_sinks.formats.changed_keys import by_key
 
+Encoder = Callable[[Mapping[str, Any]], bytes]
+"""Returns the data of an event or a key, from its fields."""
+
 Subject = Literal["topic", "record", "topic_record"]
 """The subject of a schema: the topic with ``-value`` or ``-key``, the record's name, or both joined by ``-``."""
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
 
 
-class Schema(NamedTuple):
-    """A schema: its text for the registry, and its encoder."""
-
-    text: str
-    encode: Callable[[Mapping[str, Any]], bytes]
-
-
 class _Writer(NamedTuple):
     head: bytes
-    encode: Callable[[Mapping[str, Any]], bytes]
+    encode: Encoder
 
     def __call__(self, fields: Mapping[str, Any]) -> bytes:
         return self.head + self.encode(fields)
@@ -80,11 +76,12 @@ class RegistryFormat(Format):
         self._truncates: dict[str, _Writer] = {}
 
     @abstractmethod
-    async def schema(self, shape: Shape, earlier: AsyncIterator[str]) -> Schema:
-        """Return the schema of a shape.
+    async def schema(self, visit: Visit, subject: str, shape: Shape) -> tuple[int, Encoder]:
+        """Return the id of the schema of a shape, and the encoder. Register the schema if it is missing."""
 
-        :param earlier: the texts of the subject's schemas, the latest first.
-        """
+    @abstractmethod
+    def encoder(self, shape: Shape) -> Encoder:
+        """Return an encoder of events without rows."""
 
     @abstractmethod
     def describes(self, text: str, full_name: str) -> bool:
@@ -171,22 +168,17 @@ class RegistryFormat(Format):
         return found
 
     async def _registered(self, visit: Visit, shape: Shape) -> _Writer:
-        subject = self._subject_of(shape)
-        schema = await self.schema(shape, visit.texts(subject))
-        return self._writer_of(await visit.id_of(subject, schema.text), schema)
+        return self._writer_of(*await self.schema(visit, self._subject_of(shape), shape))
 
     async def _any_version(self, visit: Visit, shape: Shape) -> _Writer:
         """Return the writer of truncates: without rows, the bytes are the same under every version of the table."""
-        subject = self._subject_of(shape)
-        latest = await visit.latest(subject)
+        latest = await visit.latest(self._subject_of(shape))
         if latest is None or not self.describes(latest[1], shape.full_name):
             return await self._registered(visit, shape)
-        return self._writer_of(
-            latest[0], await self.schema(Shape(shape.package, shape.record), visit.texts(subject))
-        )
+        return self._writer_of(latest[0], self.encoder(Shape(shape.package, shape.record)))
 
-    def _writer_of(self, identifier: int, schema: Schema) -> _Writer:
-        return _Writer(b"\0" + identifier.to_bytes(4, "big") + self.index, schema.encode)
+    def _writer_of(self, identifier: int, encode: Encoder) -> _Writer:
+        return _Writer(b"\0" + identifier.to_bytes(4, "big") + self.index, encode)
 
     def _subject_of(self, shape: Shape) -> str:
         if self._subject == "record":

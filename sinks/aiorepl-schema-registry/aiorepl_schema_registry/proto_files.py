@@ -15,6 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
 from aiorepl_schema_registry.envelope import MESSAGE, SOURCE, TAIL
+from aiorepl_schema_registry.numbers import Numbers
 from aiorepl_schema_registry.shapes import FieldType, Shape
 
 _F: Final = FieldDescriptorProto
@@ -43,24 +44,26 @@ _ARRAYS: Final = {
 }
 
 
-def file_of(shape: Shape, numbers: Mapping[str, int]) -> FileDescriptorProto:
-    """Return the description of the file that is registered. Its first message is the shape's record.
-
-    :param numbers: the numbers of the columns' fields, by name.
-    """
+def file_of(shape: Shape, numbers: Numbers) -> FileDescriptorProto:
+    """Return the description of the file that is registered. Its first message is the shape's record."""
     row = DescriptorProto(name="Key" if shape.record == "Key" else "Value")
     elements = set()
-    for field in sorted(shape.fields, key=lambda each: numbers[each.name]):
+    for field in sorted(shape.fields, key=lambda each: numbers.fields[each.name]):
         if field.type.kind == "array":
             kind = _element(field.type)
             elements.add(kind)
-            _add(row, field.name, numbers[field.name], message=f".{shape.package}.{_ARRAYS[kind]}Array")
+            _add(
+                row, field.name, numbers.fields[field.name], message=f".{shape.package}.{_ARRAYS[kind]}Array"
+            )
         else:
-            _add(row, field.name, numbers[field.name], _TYPES[field.type.kind])
+            _add(row, field.name, numbers.fields[field.name], _TYPES[field.type.kind])
         row.field[-1].json_name = field.name if field.column.startswith("[") else field.column
     # protoc compares names as JSON spells them by default, too: a_1 and a1 are both a1.
-    if len({_camel(name) for name in numbers}) < len(numbers):
+    if len({_camel(field.name) for field in shape.fields}) < len(shape.fields):
         row.options.deprecated_legacy_json_field_conflicts = True
+    for number in sorted(numbers.reserved):
+        row.reserved_range.add(start=number, end=number + 1)
+    row.reserved_name.extend(sorted(numbers.reserved_names))
     arrays = [message for kind in sorted(elements) for message in _array(shape.package, kind)]
     file = FileDescriptorProto(name=f"{shape.full_name}.proto", package=shape.package, syntax="proto3")
     file.message_type.extend([row, *arrays] if shape.record == "Key" else [*_event(shape, row), *arrays])

@@ -31,6 +31,10 @@ def _message(message: DescriptorProto) -> Iterator[str]:
     yield f"message {message.name} {{"
     if message.options.deprecated_legacy_json_field_conflicts:
         yield "  option deprecated_legacy_json_field_conflicts = true;"
+    if message.reserved_range:
+        yield f"  reserved {', '.join(str(each.start) for each in message.reserved_range)};"
+    if message.reserved_name:
+        yield f"  reserved {', '.join(map(_quoted, message.reserved_name))};"
     for field in message.field:
         label = (
             "repeated " if field.label == _F.LABEL_REPEATED else "optional " if field.proto3_optional else ""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any, Literal
 
 from aiorepl.checked import checked
 from aiorepl_schema_registry.envelope import Envelopes
-from aiorepl_schema_registry.format import RegistryFormat, Schema, Subject
-from aiorepl_schema_registry.numbers import numbered
+from aiorepl_schema_registry.format import Encoder, RegistryFormat, Subject
+from aiorepl_schema_registry.numbers import Numbers, numbers_of
 from aiorepl_schema_registry.proto_files import encoder, file_of
 from aiorepl_schema_registry.proto_text import printed
-from aiorepl_schema_registry.registry import Registry
+from aiorepl_schema_registry.registry import Registry, Visit
 from aiorepl_schema_registry.shapes import Choices, Shape
 
 
@@ -54,9 +55,28 @@ class ProtobufFormat(RegistryFormat):
             subject=subject,
         )
 
-    async def schema(self, shape: Shape, earlier: AsyncIterator[str]) -> Schema:
-        described = file_of(shape, await numbered(shape, earlier))
-        return Schema(printed(described), encoder(described, shape))
+    async def schema(self, visit: Visit, subject: str, shape: Shape) -> tuple[int, Encoder]:
+        """Return the id of the schema of a shape, and the encoder.
+
+        A version that describes the same columns is used again, whatever came after it.
+        """
+        names = {field.name for field in shape.fields}
+        all_numbers = Numbers()
+        async with aclosing(visit.texts(subject)) as texts:
+            async for text in texts:
+                numbers = numbers_of(text, shape)
+                if numbers is None:
+                    continue
+                if numbers.fields.keys() == names:
+                    described = file_of(shape, numbers)
+                    if (found := await visit.find(subject, printed(described))) is not None:
+                        return found, encoder(described, shape)
+                all_numbers.add_earlier(numbers)
+        described = file_of(shape, all_numbers.for_names(field.name for field in shape.fields))
+        return await visit.id_of(subject, printed(described)), encoder(described, shape)
+
+    def encoder(self, shape: Shape) -> Encoder:
+        return encoder(file_of(shape, Numbers()), shape)
 
     def describes(self, text: str, full_name: str) -> bool:
         package, _, record = full_name.rpartition(".")

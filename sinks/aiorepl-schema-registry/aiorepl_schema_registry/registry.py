@@ -66,21 +66,27 @@ class Visit:
         self._kind = kind
         self._register = register
 
+    async def find(self, subject: str, text: str) -> int | None:
+        """Return the id of a schema; ``None`` if no version of the subject is this schema."""
+        found = await _answer(subject, self._client.lookup_schema(subject, ClientSchema(text, self._kind)))
+        return None if found is None else found.schema_id
+
     async def id_of(self, subject: str, text: str) -> int:
         """Return the id of a schema; register the schema if it is missing.
 
         A schema that the subject has is found under any rule of compatibility, also if it is not the latest.
         """
-        schema = ClientSchema(text, self._kind)
-        found = await _answer(subject, self._client.lookup_schema(subject, schema))
-        if found is not None and found.schema_id is not None:
-            return found.schema_id
+        found = await self.find(subject, text)
+        if found is not None:
+            return found
         if not self._register:
             raise PermanentError(
                 f"schema registry: subject {subject} does not have the schema that the table's rows need: register it, or set "
                 "register = true"
             )
-        registered = await _answer(subject, self._client.register_schema(subject, schema))
+        registered = await _answer(
+            subject, self._client.register_schema(subject, ClientSchema(text, self._kind))
+        )
         if registered is None:
             raise PermanentError(f"schema registry: subject {subject} cannot be registered (HTTP 404)")
         return registered

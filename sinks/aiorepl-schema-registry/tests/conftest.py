@@ -107,16 +107,23 @@ def wait(process, url):
 
 
 @pytest.fixture
-def readers(registry_url):
+def client(registry_url):
+    """Confluent's client."""
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        yield client
+
+
+@pytest.fixture
+def readers(client):
     """Confluent's deserializers."""
-    return Readers(registry_url)
+    return Readers(client)
 
 
 class Readers:
     """Read events by what the registry has, as a program does that knows nothing of aiorepl."""
 
-    def __init__(self, url):
-        self.client = SchemaRegistryClient({"url": url})
+    def __init__(self, client):
+        self.client = client
         self._avro = AvroDeserializer(self.client)
         self._plain = {}
         self._classes = {}

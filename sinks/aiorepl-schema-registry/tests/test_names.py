@@ -27,5 +27,11 @@ def test_names_return(name):
 
 def test_ordinary_names_stay():
     """Names that are allowed already are not changed."""
-    assert [escaped(name) for name in ("id", "_x", "Id", "max_x1", "a_xyz_")] == ["id", "_x", "Id", "max_x1", "a_xyz_"]
+    assert [escaped(name) for name in ("id", "_x", "Id", "max_x1", "a_xyz_")] == [
+        "id",
+        "_x",
+        "Id",
+        "max_x1",
+        "a_xyz_",
+    ]
     assert escaped("Id.1") == "Id_x2E_1"

@@ -56,11 +56,13 @@ def number(raw, scale):
     ],
 )
 def test_types(oid, modifier, expected):
-    """numeric is a decimal only if the decimal has every value of the column; unknown types are text."""
+    """Numeric is a decimal only if the decimal has every value of the column; unknown types are text."""
     assert CHOICES.type_of(TYPES, oid, modifier) == expected
 
 
-@pytest.mark.parametrize("text", ["0.00", "-0.01", "1.28", "-1.28", "-1.29", "9999999999.99", "-9999999999.99", "0.05"])
+@pytest.mark.parametrize(
+    "text", ["0.00", "-0.01", "1.28", "-1.28", "-1.29", "9999999999.99", "-9999999999.99", "0.05"]
+)
 def test_decimals(text):
     """The unscaled number has the value of the text, in the fewest bytes."""
     raw = read(1700, text, modifier(12, 2))

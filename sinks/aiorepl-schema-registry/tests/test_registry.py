@@ -1,0 +1,253 @@
+"""What the registry refuses and when it is away: the class of the error, what to do, and no credentials."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import urllib.error
+import urllib.request
+import uuid
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from aiorepl import ConfigurationError, PermanentError, TransientError
+from aiorepl.testing.messages import column
+from aiorepl.testing.stream import Stream
+from aiorepl_schema_registry.avro import AvroFormat
+from aiorepl_schema_registry.protobuf import ProtobufFormat
+
+PASSWORD = "s3cr3t-password"
+FORMATS = [AvroFormat, ProtobufFormat]
+INT, BIG, TEXT = 23, 20, 25
+
+
+@pytest.fixture
+def topic():
+    return f"topic-{uuid.uuid4().hex}"
+
+
+class Rows:
+    """Rows of a table that changes."""
+
+    def __init__(self):
+        self.stream, self.table = Stream(), None
+
+    def __call__(self, *columns, values):
+        described = [column(name, oid, key=name == "id") for name, oid in columns]
+        replaced = {} if self.table is None else {"replaces": self.table}
+        self.table = self.stream.table("t", *described, **replaced)
+        self.stream.transaction(self.table.insert(*values))
+        return self.stream.slices()[0].changes[0]
+
+
+async def written(form, change, topic):
+    bound = form.to(topic)
+    await bound.prepare(change)
+    return bound.event(change)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+async def test_incompatible(make, registry_url, client, topic):
+    """An incompatible schema is a permanent error that names the subject and the remedies; earlier rows still have events."""
+    form, rows = make(registry_url), Rows()
+    first = rows(("id", INT), ("a", INT), values=("1", "2"))
+    event = await written(form, first, topic)
+    client.set_compatibility(subject_name=f"{topic}-value", level="BACKWARD")
+    added = rows(("id", INT), ("a", INT), ("b", TEXT), values=("1", "2", "x"))
+    assert (await written(form, added, topic))[:5] != event[:5]
+    retyped = rows(("id", INT), ("a", TEXT), values=("1", "y"))
+    with pytest.raises(
+        PermanentError, match=f"subject {topic}-value.*compatibility.*another topic"
+    ) as caught:
+        await written(form, retyped, topic)
+    assert not caught.value.fatal
+    assert await written(form, first, topic) == event == await written(make(registry_url), first, topic)
+    # Once the subject allows it, the same change has an event.
+    client.set_compatibility(subject_name=f"{topic}-value", level="NONE")
+    assert (await written(form, retyped, topic))[:5] != event[:5]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+async def test_a_dropped_column_is_compatible(make, registry_url, client, topic):
+    """Columns may be added and dropped; Avro may be read in both directions."""
+    form, rows = make(registry_url), Rows()
+    await written(form, rows(("id", INT), ("a", INT), values=("1", "2")), topic)
+    # Apicurio takes a new field of Protobuf for a removed one in the other direction.
+    level = "FULL_TRANSITIVE" if make is AvroFormat else "BACKWARD_TRANSITIVE"
+    client.set_compatibility(subject_name=f"{topic}-value", level=level)
+    await written(form, rows(("id", INT), values=("1",)), topic)
+    await written(form, rows(("id", INT), ("b", TEXT), values=("1", "x")), topic)
+
+
+@pytest.mark.parametrize("make", FORMATS)
+async def test_registration_off(make, registry_url, client, topic):
+    """Without registration nothing is written to the registry, and a schema that another writer registered is used."""
+    reads, rows = make(registry_url, register=False), Rows()
+    change = rows(("id", INT), values=("1",))
+    with pytest.raises(PermanentError, match=f"subject {topic}-value does not have.*register"):
+        await written(reads, change, topic)
+    assert not [subject for subject in client.get_subjects() if subject.startswith(topic)]
+    event = await written(make(registry_url), change, topic)
+    assert await written(reads, change, topic) == event
+
+
+@pytest.mark.parametrize("make", FORMATS)
+async def test_subjects(make, registry_url, client, topic):
+    """The subject is the topic, the record, or both."""
+    space = f"n{uuid.uuid4().hex}"
+    rows = Rows()
+    change = rows(("id", INT), values=("1",))
+    for subject in ("topic", "record", "topic_record"):
+        await written(make(registry_url, subject=subject, namespace=space), change, topic)
+    expected = {
+        *(f"{topic}-{part}" for part in ("key", "value")),
+        *(
+            f"{prefix}{space}.public.t.{record}"
+            for prefix in ("", f"{topic}-")
+            for record in ("Key", "Envelope")
+        ),
+    }
+    assert {subject for subject in client.get_subjects() if topic in subject or space in subject} == expected
+
+
+async def test_no_requests_for_known_schemas(registry_url, topic):
+    """After its first row, a table needs no registry until its columns change."""
+    with server(registry_url) as proxy:
+        form, rows = AvroFormat({"url": proxy.url, "basic.auth.user.info": f"user:{PASSWORD}"}), Rows()
+        columns = ("id", INT), ("a", TEXT)
+        await written(form, rows(*columns, values=("1", "x")), topic)
+        asked = proxy.requests
+        assert asked > 0
+        # The server describes the table again, as after a reconnect.
+        await written(form, rows(*columns, values=("2", "y")), topic)
+        assert proxy.requests == asked
+        await written(form, rows(("id", INT), values=("2",)), topic)
+        assert proxy.requests > asked
+
+
+@pytest.mark.parametrize("make", FORMATS)
+@pytest.mark.parametrize(
+    ("status", "error", "fatal"),
+    [
+        (503, TransientError, None),
+        (429, TransientError, None),
+        (403, PermanentError, True),
+        (422, PermanentError, False),
+    ],
+)
+async def test_answers(make, status, error, fatal, registry_url, topic):
+    """Each answer has its class of error; the same change has an event once the registry answers well."""
+    with server(registry_url) as proxy:
+        settings = {"url": proxy.url, "basic.auth.user.info": f"user:{PASSWORD}", "max.retries": 0}
+        form, change = make(settings), Rows()(("id", INT), values=("1",))
+        proxy.status = status
+        with pytest.raises(error) as caught:
+            await written(form, change, topic)
+        assert_secret(caught.value)
+        assert fatal is None or caught.value.fatal == fatal
+        proxy.status = None
+        assert await written(form, change, topic) == await written(make(registry_url), change, topic)
+
+
+@pytest.mark.parametrize("how", ["url", "property"])
+async def test_credentials_stay_secret(how, registry_url, topic):
+    """Credentials reach the registry, and appear in no error and no repr."""
+    change = Rows()(("id", INT), values=("1",))
+    with server(registry_url) as proxy:
+
+        def settings(password, port=None):
+            url = proxy.url if port is None else f"http://127.0.0.1:{port}"
+            if how == "url":
+                return {"url": url.replace("//", f"//user:{password}@"), "max.retries": 0}
+            return {"url": url, "basic.auth.user.info": f"user:{password}", "max.retries": 0}
+
+        form = AvroFormat(settings(PASSWORD))
+        assert await written(form, change, topic)
+        assert PASSWORD not in f"{form!r} {vars(form)!r} {vars(form._registry)!r}"
+        with pytest.raises(PermanentError, match="credentials") as denied:
+            await written(AvroFormat(settings(f"{PASSWORD}-wrong")), change, topic)
+        assert denied.value.fatal
+        with pytest.raises(TransientError, match=f"{topic}-value") as away:
+            await written(AvroFormat(settings(PASSWORD, port=1)), change, topic)
+    for caught in (denied, away):
+        assert_secret(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"url": f"ftp://user:{PASSWORD}@host"},
+        {"url": "http://host", "basic.auth.user.info": PASSWORD},
+        {"url": "http://h", PASSWORD: 1},
+    ],
+)
+def test_wrong_settings(settings):
+    """Settings that the client refuses are a configuration error without their values."""
+    with pytest.raises(ConfigurationError, match="registry") as caught:
+        AvroFormat(settings)
+    assert_secret(caught.value)
+
+
+async def test_a_url_without_a_registry(registry_url, topic):
+    """A wrong path is not taken for a registry without the schema."""
+    change = Rows()(("id", INT), values=("1",))
+    with pytest.raises(PermanentError, match="check its path") as caught:
+        await written(AvroFormat(registry_url.replace("v7", "nothing")), change, topic)
+    assert caught.value.fatal
+
+
+def assert_secret(error):
+    assert error.__cause__ is None
+    assert error.__context__ is None or error.__suppress_context__
+    assert PASSWORD not in f"{error} {error!r}"
+
+
+@contextmanager
+def server(target):
+    """A web server before the registry, which asks for a password and can fail."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_any(self):
+            proxy.requests += 1
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+            expected = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
+            if self.headers.get("Authorization") != f"Basic {expected}":
+                self.answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+            elif proxy.status is not None:
+                self.answer(proxy.status, b'{"error_code": %d, "message": "no"}' % proxy.status)
+            else:
+                kind = {"Content-Type": self.headers.get("Content-Type", "application/json")}
+                request = urllib.request.Request(target + self.path, body, kind, method=self.command)
+                try:
+                    with urllib.request.urlopen(request) as found:
+                        self.answer(found.status, found.read())
+                except urllib.error.HTTPError as error:
+                    with error:
+                        self.answer(error.code, error.read())
+
+        do_GET = do_POST = handle_any  # noqa: N815 - the names of http.server
+
+        def answer(self, status, body):
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            """Write nothing."""
+
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    proxy.requests, proxy.status = 0, None
+    proxy.url = f"http://127.0.0.1:{proxy.server_port}"
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
