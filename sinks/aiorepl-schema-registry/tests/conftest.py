@@ -155,6 +155,10 @@ class Readers:
     def protobuf(self, event):
         return ProtobufDeserializer(self.message(event), {"use.deprecated.format": False})(event, None)
 
+    def protobuf_fields(self, event):
+        """Read Protobuf as a dictionary; NULL is ``None``."""
+        return _fields(self.protobuf(event))
+
     def message(self, event):
         """Return the class of the first message, as protoc compiles it."""
         text = self.text(event)
@@ -166,6 +170,23 @@ class Readers:
                 pool.FindMessageTypeByName(f"{file.package}.{file.message_type[0].name}")
             )
         return self._classes[text]
+
+
+def _fields(message):
+    return {field.json_name: _field(message, field) for field in message.DESCRIPTOR.fields}
+
+
+def _field(message, field):
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        return list(value)
+    if field.has_presence and not message.HasField(field.name):
+        return None
+    if field.message_type is None:
+        return value
+    if field.message_type.name.endswith("Array"):
+        return [each.value if each.HasField("value") else None for each in value.elements]
+    return _fields(value)
 
 
 def _columns(schema):

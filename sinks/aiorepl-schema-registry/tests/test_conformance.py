@@ -72,8 +72,10 @@ class Kit(FormatConformance):
     def same(self, value, text, type_name):
         return same(value, text, type_name)
 
-    def event(self, fields, new):
-        source = fields["source"]
+    def event(self, fields):
+        source, new = fields["source"], fields.get("after")
+        if new is not None:
+            new = {name: value for name, value in new.items() if name not in fields["unchanged"]}
         return Event(
             LSN(source["lsn"]),
             source["ordinal"],
@@ -88,11 +90,7 @@ class TestAvro(Kit):
         return AvroFormat(self.url, subject=self.subject)
 
     def read(self, event, headers):
-        fields = self.readers.plain_avro(event)
-        new = fields.get("after")
-        if new is not None:
-            new = {name: value for name, value in new.items() if name not in fields["unchanged"]}
-        return self.event(fields, new)
+        return self.event(self.readers.plain_avro(event))
 
 
 class TestAvroByRecord(TestAvro):
@@ -106,27 +104,8 @@ class TestProtobuf(Kit):
         return ProtobufFormat(self.url, subject=self.subject, namespace="proto")
 
     def read(self, event, headers):
-        read = self.readers.protobuf(event)
-        source = {field.name: getattr(read.source, field.name) for field in read.source.DESCRIPTOR.fields}
-        fields = {"op": read.op, "source": source}
-        if read.op == "m" or not read.HasField("after"):
-            return self.event(fields, None)
-        new = {
-            field.json_name: _value(read.after, field)
-            for field in read.after.DESCRIPTOR.fields
-            if field.json_name not in read.unchanged
-        }
-        return self.event(fields, new)
+        return self.event(self.readers.protobuf_fields(event))
 
 
 class TestProtobufByRecord(TestProtobuf):
     subject = "record"
-
-
-def _value(row, field):
-    if not row.HasField(field.name):
-        return None
-    value = getattr(row, field.name)
-    if field.message_type is None:
-        return value
-    return [each.value if each.HasField("value") else None for each in value.elements]

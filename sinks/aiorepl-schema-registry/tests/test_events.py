@@ -126,7 +126,7 @@ async def test_changed_keys_and_unchanged_values(make, registry_url, readers, to
     table = stream.table("t", column("id", 23, key=True), column("note"))
     stream.transaction(table.insert("1", None), table.update("2", UNCHANGED, key=("1", None)))
     events = await made(make(registry_url), stream.slices(), topic)
-    read = readers.avro if make is AvroFormat else lambda event: _plain(readers.protobuf(event))
+    read = readers.avro if make is AvroFormat else readers.protobuf_fields
     (first, insert), (before, delete), (after, create) = [(key, read(event)) for key, event in events]
     assert first == before != after
     assert [each["op"] for each in (insert, delete, create)] == ["c", "d", "c"]
@@ -155,7 +155,7 @@ async def test_truncates_take_any_version(make, registry_url, readers, topic):
     stream.transaction(table.insert("1", "ok"), table.truncate())
     (_, insert), (key, truncate) = await made(make(registry_url), stream.slices(), topic)
     assert (key, truncate[:5]) == (None, insert[:5])
-    read = readers.avro(truncate) if make is AvroFormat else _plain(readers.protobuf(truncate))
+    read = readers.avro(truncate) if make is AvroFormat else readers.protobuf_fields(truncate)
     assert (read["op"], read["before"], read["after"], read["source"]["table"]) == ("t", None, None, "t")
 
 
@@ -172,7 +172,7 @@ async def test_a_batch_with_several_versions(make, registry_url, readers, topic)
     for change in changes:
         await bound.prepare(change)
     events = [bound.event(change) for change in changes]
-    read = readers.avro if make is AvroFormat else lambda event: _plain(readers.protobuf(event))
+    read = readers.avro if make is AvroFormat else readers.protobuf_fields
     assert [read(event)["after"] for event in events] == [{"id": 1, "a": "x"}, {"id": 2, "b": 7}]
 
 
@@ -188,7 +188,7 @@ async def test_by_name(name, registry_url, readers, topic):
     await events.prepare([change], route)
     ((part, [(destination, payload, headers)]),) = events.of(change, route)
     assert (destination, dict(headers)) == (f"{topic}.public.t", {})
-    read = readers.avro(payload) if name == "avro" else _plain(readers.protobuf(payload))
+    read = readers.avro(payload) if name == "avro" else readers.protobuf_fields(payload)
     assert (read["source"]["name"], read["after"]) == ("orders", {"id": 1})
     assert events.key(part, destination) is not None
     assert readers.client.get_latest_version(f"{topic}.public.t-key").version == 1
@@ -233,23 +233,3 @@ async def test_avro_names(registry_url, readers, topic):
 
 def _names(file):
     return [field.name for field in file.message_types_by_name["Value"].fields]
-
-
-def _plain(message):
-    """Return a message as a dictionary: absent fields are None."""
-    return {
-        field.name: _field(message, field)
-        for field in message.DESCRIPTOR.fields
-        if field.name in ("before", "after", "source")
-        or message.DESCRIPTOR.name != "Value"
-        or message.HasField(field.name)
-    }
-
-
-def _field(message, field):
-    value = getattr(message, field.name)
-    if field.is_repeated:
-        return list(value)
-    if field.message_type is None:
-        return value
-    return _plain(value) if message.HasField(field.name) else None
