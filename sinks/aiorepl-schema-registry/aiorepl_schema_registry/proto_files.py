@@ -170,7 +170,7 @@ def _add_presence(message: DescriptorProto) -> None:
     taken = {field.name for field in message.field}
     for field in message.field:
         if field.proto3_optional:
-            name = f"_{field.name}"
+            name = field.name if field.name.startswith("_") else f"_{field.name}"
             while name in taken:
                 name = f"X{name}"
             taken.add(name)

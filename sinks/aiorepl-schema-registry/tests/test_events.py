@@ -16,6 +16,7 @@ from aiorepl.pgoutput.relations import Column
 from aiorepl.pgoutput.tuples import UNCHANGED
 from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
+from aiorepl.values.types import DOMAIN, TypeInfo
 from aiorepl_schema_registry.avro import AvroFormat
 from aiorepl_schema_registry.numbers import Numbers
 from aiorepl_schema_registry.proto_files import file_of
@@ -148,11 +149,11 @@ async def test_an_error_names_the_column(registry_url, topic):
 
 @pytest.mark.parametrize("make", FORMATS)
 async def test_truncates_take_any_version(make, registry_url, readers, topic):
-    """A truncate needs no version of its own: of a table whose types are not known, it has the latest schema of the subject."""
-    stream = Stream()
-    stream.type_(50_001, "mood")
-    table = stream.table("t", column("id", 23, key=True), column("mood", 50_001))
-    stream.transaction(table.insert("1", "ok"), table.truncate())
+    """A truncate needs no version of its own: of a table with types whose names alone are known, it has the latest schema of the subject."""
+    stream = Stream(types=[TypeInfo(50_001, "public", "amount", DOMAIN, 20)])
+    stream.type_(50_001, "amount")
+    table = stream.table("t", column("id", 23, key=True), column("amount", 50_001))
+    stream.transaction(table.insert("1", "7"), table.truncate())
     (_, insert), (key, truncate) = await made(make(registry_url), stream.slices(), topic)
     assert (key, truncate[:5]) == (None, insert[:5])
     read = readers.avro(truncate) if make is AvroFormat else readers.protobuf_fields(truncate)
@@ -197,15 +198,18 @@ async def test_by_name(name, registry_url, readers, topic):
 
 async def test_protoc_reads_what_was_written(registry_url, readers, topic):
     """Protoc makes of the registered text the description with which events are encoded."""
-    names = ("id", "_id", 'a "b" \\ \n é', "[x]", "message", "a_1", "a1", "Int64Array")
+    names = ("id", "_id", "X_id", 'a "b" \\ \n é', "[x]", "message", "a_1", "a1", "Int64Array")
     stream = Stream()
-    table = stream.table("t", *(column(name, 1016, key=name == "id") for name in names))
+    table = stream.table(
+        "t", *(column(name, 1016 if name == "Int64Array" else 20, key=name == "id") for name in names)
+    )
     stream.transaction(table.insert(*(None for _ in names)))
     ((_, event),) = await made(ProtobufFormat(registry_url), stream.slices(), topic)
     described = readers.message(event).DESCRIPTOR.file
-    array = FieldType("array", element=FieldType("long"))
+    long, array = FieldType("long"), FieldType("array", element=FieldType("long"))
     fields = tuple(
-        Field(name, escaped, array) for name, escaped in zip(names, _names(described), strict=True)
+        Field(name, escaped, array if name == "Int64Array" else long)
+        for name, escaped in zip(names, _names(described), strict=True)
     )
     expected = file_of(
         Shape("aiorepl.public.t", "Envelope", fields),

@@ -175,6 +175,26 @@ async def test_credentials_stay_secret(how, registry_url, topic):
         assert_secret(caught.value)
 
 
+async def test_an_authorization_server_that_quotes_a_secret(registry_url, topic):
+    """The text of an authorization server is not passed on."""
+    change = Rows()(("id", INT), values=("1",))
+    with server(registry_url) as proxy:
+        settings = {
+            "url": proxy.url,
+            "bearer.auth.credentials.source": "OAUTHBEARER",
+            "bearer.auth.client.id": "client",
+            "bearer.auth.client.secret": PASSWORD,
+            "bearer.auth.scope": "schemas",
+            "bearer.auth.issuer.endpoint.url": f"{proxy.url}/token",
+            "bearer.auth.logical.cluster": "cluster",
+            "bearer.auth.identity.pool.id": "pool",
+            "max.retries": 0,
+        }
+        with pytest.raises(TransientError, match="OAuthTokenError") as caught:
+            await written(AvroFormat(settings), change, topic)
+    assert_secret(caught.value)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -214,8 +234,10 @@ def server(target):
             proxy.requests += 1
             body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
             expected = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
-            if self.headers.get("Authorization") != f"Basic {expected}":
+            if self.path != "/token" and self.headers.get("Authorization") != f"Basic {expected}":
                 self.answer(401, b'{"error_code": 401, "message": "Unauthorized"}')
+            elif self.path == "/token":
+                self.answer(400, b'{"error": "no", "error_description": "%b"}' % PASSWORD.encode())
             elif proxy.status is not None:
                 self.answer(proxy.status, b'{"error_code": %d, "message": "no"}' % proxy.status)
             else:
