@@ -51,17 +51,30 @@ def encoder(schema: dict[str, Any], shape: Shape) -> Callable[[Mapping[str, Any]
     # The values are numbers, text and bytes already, which logical types would only inspect again.
     parsed = fastavro.parse_schema(_plain(schema), named_schemas={})
     value = f"{shape.package}.Value"
+    # The name of a type spares fastavro the search for the member of a union that fits the value. An array has no name.
+    kinds = {field.name: _primitive(field.type) for field in shape.fields if field.type.kind != "array"}
+
+    def named(row: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: (kinds[name], each) if name in kinds else each for name, each in row.items()}
 
     def encode(fields: Mapping[str, Any]) -> bytes:
         out = BytesIO()
-        # The name of the record spares fastavro the validation of each row.
-        rows = {name: (value, fields[name]) for name in ("before", "after") if fields.get(name) is not None}
-        fastavro.schemaless_writer(
-            out, parsed, {**fields, **rows} if shape.record == "Envelope" else dict(fields)
-        )
+        if shape.record == "Envelope":
+            rows = {
+                name: (value, named(fields[name])) for name in ("before", "after") if fields[name] is not None
+            }
+            fastavro.schemaless_writer(out, parsed, {**fields, **rows})
+        else:
+            fastavro.schemaless_writer(out, parsed, named(fields) if shape.record == "Key" else dict(fields))
         return out.getvalue()
 
     return encode
+
+
+def _primitive(field: FieldType) -> str:
+    plain = _plain(_type(field))
+    assert isinstance(plain, str)
+    return plain
 
 
 def _record(
@@ -95,11 +108,12 @@ def _type(field: FieldType) -> Any:
 
 def _plain(schema: Any) -> Any:
     """Return a schema without logical types; the bytes of its values are the same."""
-    if isinstance(schema, dict):
-        left_out = ("logicalType", "precision", "scale") if "logicalType" in schema else ()
-        return {
-            name: _plain(each) if name in ("type", "items", "fields") else each
-            for name, each in schema.items()
-            if name not in left_out
-        }
-    return [_plain(each) for each in schema] if isinstance(schema, list) else schema
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "logicalType" in schema:
+        return schema["type"]
+    return {
+        name: _plain(each) if name in ("type", "items", "fields") else each for name, each in schema.items()
+    }

@@ -6,7 +6,7 @@ import copy
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from aiorepl.errors import ConfigurationError, TransientError
 from aiorepl.formats.format import Format, by_table, only_table
@@ -22,7 +22,7 @@ from aiorepl.values.types import NAME_ONLY, TypeInfo
 from aiorepl_schema_registry.envelope import Envelopes
 from aiorepl_schema_registry.registry import Registry, Visit
 from aiorepl_schema_registry.shapes import Choices, Shape
-from aiorepl_schema_registry.tables import Table
+from aiorepl_schema_registry.tables import Table, Writer
 from aiorepl_sinks.formats.changed_keys import by_key
 
 Encoder = Callable[[Mapping[str, Any]], bytes]
@@ -32,14 +32,6 @@ Subject = Literal["topic", "record", "topic_record"]
 """The subject of a schema: the topic with ``-value`` or ``-key``, the record's name, or both joined by ``-``."""
 
 _NAMESPACE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
-
-
-class _Writer(NamedTuple):
-    head: bytes
-    encode: Encoder
-
-    def __call__(self, fields: Mapping[str, Any]) -> bytes:
-        return self.head + self.encode(fields)
 
 
 class RegistryFormat(Format):
@@ -72,8 +64,8 @@ class RegistryFormat(Format):
         self._topics: dict[str, Self] = {}
         self._tables: dict[int, Table] = {}
         # One entry for each version of a table, so that a batch may have rows of several.
-        self._writers: dict[Shape, _Writer] = {}
-        self._truncates: dict[str, _Writer] = {}
+        self._writers: dict[Shape, Writer] = {}
+        self._truncates: dict[str, Writer] = {}
 
     @abstractmethod
     async def schema(self, visit: Visit, subject: str, shape: Shape) -> tuple[int, Encoder]:
@@ -115,12 +107,15 @@ class RegistryFormat(Format):
                 async with self._registry.visit() as visit:
                     self._truncates[shape.full_name] = await self._any_version(visit, shape)
             return
-        shapes: tuple[Shape | None, ...]
         if isinstance(change, RowChange):
             table = self._table(change.layout)
-            shapes = table.row, table.identity
+            if table.write_row is None or (table.write_key is None and table.identity is not None):
+                await self._register(table.row, table.identity)
+                self._give_writers(table)
         else:
-            shapes = (self._choices.message(),)
+            await self._register(self._choices.message())
+
+    async def _register(self, *shapes: Shape | None) -> None:
         missing = [shape for shape in shapes if shape is not None and shape not in self._writers]
         if missing:
             async with self._registry.visit() as visit:
@@ -134,15 +129,15 @@ class RegistryFormat(Format):
         """
         if isinstance(change, RowChange):
             table = self._table(change.layout)
-            write = self._writer(self._writers, table.row)
+            write = _prepared(table.write_row)
             return write({**table.rows(change), **self._envelopes.of(change, change.schema, change.table)})
         if isinstance(change, Truncate):
             relation = only_table(change)
-            write = self._writer(self._truncates, _described(relation, self._choices).full_name)
+            write = _prepared(self._truncates.get(_described(relation, self._choices).full_name))
             none: dict[str, Any] = {"before": None, "after": None, "unchanged": []}
             return write({**none, **self._envelopes.of(change, relation.schema, relation.name)})
         if isinstance(change, Message):
-            return self._writer(self._writers, self._choices.message())(self._envelopes.message(change))
+            return _prepared(self._writers.get(self._choices.message()))(self._envelopes.message(change))
         raise TypeError(f"{self.kind} has no event for {type(change).__name__}")
 
     def key(self, change: Change) -> bytes | None:
@@ -150,35 +145,33 @@ class RegistryFormat(Format):
         if not isinstance(change, RowChange):
             return None
         table = self._table(change.layout)
-        return (
-            None if table.identity is None else self._writer(self._writers, table.identity)(table.key(change))
-        )
+        return None if table.identity is None else _prepared(table.write_key)(table.key(change))
 
     def _table(self, layout: Layout) -> Table:
         table = self._tables.get(layout.relation.oid)
         if table is None or table.layout is not layout:
             table = self._tables[layout.relation.oid] = Table(layout, self._choices)
+            self._give_writers(table)
         return table
 
-    def _writer(self, writers: Mapping[Any, _Writer], of: Any) -> _Writer:
-        found = writers.get(of)
-        if found is None:
-            # A type became known between ``prepare`` and here; the retry prepares the change again.
-            raise TransientError("schema registry: the change was not prepared")
-        return found
+    def _give_writers(self, table: Table) -> None:
+        """Set the writers of a table, so that a row need not look them up by all of its columns."""
+        table.write_row = self._writers.get(table.row)
+        table.write_key = None if table.identity is None else self._writers.get(table.identity)
 
-    async def _registered(self, visit: Visit, shape: Shape) -> _Writer:
+    async def _registered(self, visit: Visit, shape: Shape) -> Writer:
         return self._writer_of(*await self.schema(visit, self._subject_of(shape), shape))
 
-    async def _any_version(self, visit: Visit, shape: Shape) -> _Writer:
+    async def _any_version(self, visit: Visit, shape: Shape) -> Writer:
         """Return the writer of truncates: without rows, the bytes are the same under every version of the table."""
         latest = await visit.latest(self._subject_of(shape))
         if latest is None or not self.describes(latest[1], shape.full_name):
             return await self._registered(visit, shape)
         return self._writer_of(latest[0], self.encoder(Shape(shape.package, shape.record)))
 
-    def _writer_of(self, identifier: int, encode: Encoder) -> _Writer:
-        return _Writer(b"\0" + identifier.to_bytes(4, "big") + self.index, encode)
+    def _writer_of(self, identifier: int, encode: Encoder) -> Writer:
+        head = b"\0" + identifier.to_bytes(4, "big") + self.index
+        return lambda fields: head + encode(fields)
 
     def _subject_of(self, shape: Shape) -> str:
         if self._subject == "record":
@@ -188,6 +181,13 @@ class RegistryFormat(Format):
         if self._subject == "topic_record":
             return f"{self._topic}-{shape.full_name}"
         return f"{self._topic}-{'key' if shape.record == 'Key' else 'value'}"
+
+
+def _prepared(writer: Writer | None) -> Writer:
+    if writer is None:
+        # A type became known between ``prepare`` and here; the retry prepares the change again.
+        raise TransientError("schema registry: the change was not prepared")
+    return writer
 
 
 def _described(relation: Relation, choices: Choices) -> Shape:

@@ -7,7 +7,7 @@ rare: once for each version of a table.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeVar
 
@@ -98,7 +98,7 @@ class Visit:
             return None
         return found.schema_id, str(found.schema.schema_str)
 
-    async def texts(self, subject: str) -> AsyncIterator[str]:
+    async def texts(self, subject: str) -> AsyncGenerator[str, None]:
         """Yield the texts of the subject's schemas, the latest first."""
         versions = await _answer(subject, self._client.get_versions(subject)) or ()
         for version in sorted(versions, reverse=True):

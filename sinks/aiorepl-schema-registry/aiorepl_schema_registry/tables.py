@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from aiorepl.pgoutput.tuples import TEXT, UNCHANGED
@@ -10,6 +10,9 @@ from aiorepl.transactions.changes import RowChange
 from aiorepl.transactions.rows import Layout, Raw
 from aiorepl_schema_registry.shapes import Choices
 from aiorepl_schema_registry.values import reader
+
+Writer = Callable[[Mapping[str, Any]], bytes]
+"""Returns an event or a key in the wire format, from its fields."""
 
 
 class Table:
@@ -20,6 +23,10 @@ class Table:
         self.row = choices.row(layout.relation, layout.types)
         self.identity = choices.key(layout.relation, layout.types)
         self._names = [field.name for field in self.row.fields]
+        self.write_row: Writer | None = None
+        """Writes an event; ``None`` until the schema is known."""
+        self.write_key: Writer | None = None
+        """Writes a key; ``None`` until the schema is known, and without a key."""
         self._readers: dict[tuple[int, int], Callable[[bytes], Any]] = {}
 
     def rows(self, change: RowChange) -> dict[str, Any]:
