@@ -93,7 +93,8 @@ def encoder(file: FileDescriptorProto, shape: Shape) -> Callable[[Mapping[str, A
             }
             made = message(**{**fields, **rows})
         # Deterministic: the fields come in the order of their numbers, and there are no maps.
-        encoded: bytes = made.SerializeToString(deterministic=True)
+        # Called on the class, because a column may be called SerializeToString.
+        encoded: bytes = message.SerializeToString(made, deterministic=True)
         return encoded
 
     return encode

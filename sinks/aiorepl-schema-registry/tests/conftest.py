@@ -173,7 +173,7 @@ class Readers:
 
 
 def _fields(message):
-    return {field.json_name: _field(message, field) for field in message.DESCRIPTOR.fields}
+    return {field.json_name: _field(message, field) for field in type(message).DESCRIPTOR.fields}
 
 
 def _field(message, field):

@@ -198,7 +198,19 @@ async def test_by_name(name, registry_url, readers, topic):
 
 async def test_protoc_reads_what_was_written(registry_url, readers, topic):
     """Protoc makes of the registered text the description with which events are encoded."""
-    names = ("id", "_id", "X_id", 'a "b" \\ \n é', "[x]", "message", "a_1", "a1", "Int64Array")
+    names = (
+        "id",
+        "_id",
+        "X_id",
+        'a "b" \\ \n é',
+        "[x]",
+        "message",
+        "self",
+        "SerializeToString",
+        "a_1",
+        "a1",
+        "Int64Array",
+    )
     stream = Stream()
     table = stream.table(
         "t", *(column(name, 1016 if name == "Int64Array" else 20, key=name == "id") for name in names)
@@ -222,6 +234,19 @@ async def test_protoc_reads_what_was_written(registry_url, readers, topic):
     assert [each.json_name for each in described.message_types_by_name["Value"].fields] == [
         "_x5B_x_x5D_" if name == "[x]" else name for name in names
     ]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+async def test_names_of_methods(make, registry_url, readers, topic):
+    """A column may have the name of a method or an argument of the libraries."""
+    names = ("SerializeToString", "self", "name", "type", "DESCRIPTOR")
+    stream = Stream()
+    table = stream.table("t", *(column(name, 23, key=name == names[0]) for name in names))
+    stream.transaction(table.insert("1", "2", "3", "4", "5"))
+    ((key, event),) = await made(make(registry_url), stream.slices(), topic)
+    read = readers.avro if make is AvroFormat else readers.protobuf_fields
+    assert list(read(key).values()) == [1]
+    assert list(read(event)["after"].values()) == [1, 2, 3, 4, 5]
 
 
 async def test_avro_names(registry_url, readers, topic):
