@@ -49,9 +49,18 @@ class Registry:
 
     @asynccontextmanager
     async def visit(self) -> AsyncIterator[Visit]:
-        """Make a client, and close it in the end."""
+        """Make a client, and close it in the end.
+
+        :raises TransientError: a file with certificates cannot be read.
+        """
         # In a thread, because it reads the certificates of all authorities, which takes tens of milliseconds.
-        async with await asyncio.to_thread(self._client) as client:
+        try:
+            client = await asyncio.to_thread(self._client)
+        except OSError as error:  # ssl.SSLError is one
+            raise TransientError(
+                f"schema registry: its certificates cannot be read ({type(error).__name__})"
+            ) from None
+        async with client:
             yield Visit(client, self._kind, register=self._register)
 
     def _client(self) -> AsyncSchemaRegistryClient:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -18,10 +17,7 @@ from aiorepl.testing.messages import column
 from aiorepl.testing.stream import Stream
 from aiorepl.values.types import DOMAIN, TypeInfo
 from aiorepl_schema_registry.avro import AvroFormat
-from aiorepl_schema_registry.numbers import Numbers
-from aiorepl_schema_registry.proto_files import file_of
 from aiorepl_schema_registry.protobuf import ProtobufFormat
-from aiorepl_schema_registry.shapes import Field, FieldType, Shape
 
 FORMATS = [AvroFormat, ProtobufFormat]
 COLUMNS = (
@@ -54,27 +50,14 @@ VALUES = (
 )
 
 
-@pytest.fixture
-def topic():
-    return f"topic-{uuid.uuid4().hex}"
-
-
-async def made(form, slices, topic):
-    """Return the key and the event of each change."""
-    events, route = [], form.to(topic)
-    for change in (change for part in slices for change in part.changes):
-        for piece in form.split(change):
-            await route.prepare(piece)
-            events.append((route.key(piece), route.event(piece)))
-    return events
-
-
-async def test_avro_values(registry_url, readers, topic):
+async def test_avro_values(registry_url, readers, topic, written):
     """AvroDeserializer returns Python's types: decimals, dates, times, UUIDs and arrays."""
     stream = Stream()
     table = stream.table("t", *COLUMNS)
     stream.transaction(table.insert(*VALUES), origin="elsewhere")
-    ((key, event),) = await made(AvroFormat(registry_url, name="shop", database="db"), stream.slices(), topic)
+    ((key, event),) = await written(
+        AvroFormat(registry_url, name="shop", database="db"), stream.slices(), topic
+    )
     assert readers.avro(key) == {"id": 1}
     read = readers.avro(event)
     assert read["after"] == {
@@ -97,12 +80,12 @@ async def test_avro_values(registry_url, readers, topic):
     assert read["ts_us"] == source["ts_us"] == 1000 * source["ts_ms"]
 
 
-async def test_protobuf_values(registry_url, readers, topic):
+async def test_protobuf_values(registry_url, readers, topic, written):
     """ProtobufDeserializer returns numbers for times, text for numeric, and a message for an array."""
     stream = Stream()
     table = stream.table("t", *COLUMNS)
     stream.transaction(table.insert(*VALUES))
-    ((key, event),) = await made(ProtobufFormat(registry_url), stream.slices(), topic)
+    ((key, event),) = await written(ProtobufFormat(registry_url), stream.slices(), topic)
     assert event[:6] == b"\0" + event[1:5] + b"\0"
     assert readers.protobuf(key).id == 1
     row = readers.protobuf(event).after
@@ -121,12 +104,12 @@ async def test_protobuf_values(registry_url, readers, topic):
 
 
 @pytest.mark.parametrize("make", FORMATS)
-async def test_changed_keys_and_unchanged_values(make, registry_url, readers, topic):
+async def test_changed_keys_and_unchanged_values(make, registry_url, readers, topic, written):
     """A changed key is a delete and a create; a value that was not sent is named, in the create as well."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("note"))
     stream.transaction(table.insert("1", None), table.update("2", UNCHANGED, key=("1", None)))
-    events = await made(make(registry_url), stream.slices(), topic)
+    events = await written(make(registry_url), stream.slices(), topic)
     read = readers.avro if make is AvroFormat else readers.protobuf_fields
     (first, insert), (before, delete), (after, create) = [(key, read(event)) for key, event in events]
     assert first == before != after
@@ -135,33 +118,33 @@ async def test_changed_keys_and_unchanged_values(make, registry_url, readers, to
     assert (delete["before"]["id"], delete["after"], create["after"]["id"]) == (1, None, 2)
 
 
-async def test_an_error_names_the_column(registry_url, topic):
+async def test_an_error_names_the_column(registry_url, topic, written):
     """A value without a form is an error with table and column, and without the value."""
     stream = Stream()
     table = stream.table("t", Column(True, "id", 23, -1), Column(False, "price", 1700, (4 << 16 | 2) + 4))
     stream.transaction(table.insert("1", "NaN"))
     with pytest.raises(DataError, match=r"public\.t\.price: .*decimals = \"string\""):
-        await made(AvroFormat(registry_url), stream.slices(), topic)
+        await written(AvroFormat(registry_url), stream.slices(), topic)
     stream.transaction(table.insert("1", "NaN"))
-    ((_, event),) = await made(AvroFormat(registry_url, decimals="string"), stream.slices(), topic)
+    ((_, event),) = await written(AvroFormat(registry_url, decimals="string"), stream.slices(), topic)
     assert b"NaN" in event
 
 
 @pytest.mark.parametrize("make", FORMATS)
-async def test_truncates_take_any_version(make, registry_url, readers, topic):
+async def test_truncates_take_any_version(make, registry_url, readers, topic, written):
     """A truncate needs no version of its own: of a table with types whose names alone are known, it has the latest schema of the subject."""
     stream = Stream(types=[TypeInfo(50_001, "public", "amount", DOMAIN, 20)])
     stream.type_(50_001, "amount")
     table = stream.table("t", column("id", 23, key=True), column("amount", 50_001))
     stream.transaction(table.insert("1", "7"), table.truncate())
-    (_, insert), (key, truncate) = await made(make(registry_url), stream.slices(), topic)
+    (_, insert), (key, truncate) = await written(make(registry_url), stream.slices(), topic)
     assert (key, truncate[:5]) == (None, insert[:5])
     read = readers.avro(truncate) if make is AvroFormat else readers.protobuf_fields(truncate)
     assert (read["op"], read["before"], read["after"], read["source"]["table"]) == ("t", None, None, "t")
 
 
 @pytest.mark.parametrize("make", FORMATS)
-async def test_a_batch_with_several_versions(make, registry_url, readers, topic):
+async def test_a_batch_with_several_versions(make, registry_url, readers, topic, written):
     """Events of a batch are made after all its changes were prepared, each with the schema of its own version."""
     stream = Stream()
     table = stream.table("t", column("id", 23, key=True), column("a"))
@@ -178,7 +161,7 @@ async def test_a_batch_with_several_versions(make, registry_url, readers, topic)
 
 
 @pytest.mark.parametrize("name", ["avro", "protobuf"])
-async def test_by_name(name, registry_url, readers, topic):
+async def test_by_name(name, registry_url, readers, topic, written):
     """A sink finds the format by its name, and its calls make an event for each topic."""
     events, route = Events({"type": name, "registry": registry_url}), Routing(f"{topic}.{{schema}}.{{table}}")
     stream = Stream(slot="orders")
@@ -194,71 +177,3 @@ async def test_by_name(name, registry_url, readers, topic):
     assert events.key(part, destination) is not None
     assert readers.client.get_latest_version(f"{topic}.public.t-key").version == 1
     assert named({"type": name, "registry": registry_url}).is_text is False
-
-
-async def test_protoc_reads_what_was_written(registry_url, readers, topic):
-    """Protoc makes of the registered text the description with which events are encoded."""
-    names = (
-        "id",
-        "_id",
-        "X_id",
-        'a "b" \\ \n é',
-        "[x]",
-        "message",
-        "self",
-        "SerializeToString",
-        "a_1",
-        "a1",
-        "Int64Array",
-    )
-    stream = Stream()
-    table = stream.table(
-        "t", *(column(name, 1016 if name == "Int64Array" else 20, key=name == "id") for name in names)
-    )
-    stream.transaction(table.insert(*(None for _ in names)))
-    ((_, event),) = await made(ProtobufFormat(registry_url), stream.slices(), topic)
-    described = readers.message(event).DESCRIPTOR.file
-    long, array = FieldType("long"), FieldType("array", element=FieldType("long"))
-    fields = tuple(
-        Field(name, escaped, array if name == "Int64Array" else long)
-        for name, escaped in zip(names, _names(described), strict=True)
-    )
-    expected = file_of(
-        Shape("aiorepl.public.t", "Envelope", fields),
-        Numbers({each.name: n for n, each in enumerate(fields, 1)}),
-    )
-    expected.name = described.name
-    found = type(expected)()
-    described.CopyToProto(found)
-    assert found == expected
-    assert [each.json_name for each in described.message_types_by_name["Value"].fields] == [
-        "_x5B_x_x5D_" if name == "[x]" else name for name in names
-    ]
-
-
-@pytest.mark.parametrize("make", FORMATS)
-async def test_names_of_methods(make, registry_url, readers, topic):
-    """A column may have the name of a method or an argument of the libraries."""
-    names = ("SerializeToString", "self", "name", "type", "DESCRIPTOR")
-    stream = Stream()
-    table = stream.table("t", *(column(name, 23, key=name == names[0]) for name in names))
-    stream.transaction(table.insert("1", "2", "3", "4", "5"))
-    ((key, event),) = await made(make(registry_url), stream.slices(), topic)
-    read = readers.avro if make is AvroFormat else readers.protobuf_fields
-    assert list(read(key).values()) == [1]
-    assert list(read(event)["after"].values()) == [1, 2, 3, 4, 5]
-
-
-async def test_avro_names(registry_url, readers, topic):
-    """A column whose name Avro does not have is marked with its own name."""
-    stream = Stream()
-    table = stream.table("t", column("Id.1", 23, key=True))
-    stream.transaction(table.insert("1"))
-    ((key, _),) = await made(AvroFormat(registry_url), stream.slices(), topic)
-    assert json.loads(readers.text(key))["fields"] == [
-        {"name": "Id_x2E_1", "type": ["null", "int"], "default": None, "column": "Id.1"}
-    ]
-
-
-def _names(file):
-    return [field.name for field in file.message_types_by_name["Value"].fields]
