@@ -72,6 +72,31 @@ async def test_a_dropped_column_is_compatible(make, registry_url, client, topic)
     await written(form, rows(("id", INT), ("b", TEXT), values=("1", "x")), topic)
 
 
+@pytest.mark.parametrize(
+    ("columns", "compatible"),
+    [
+        ([("a", INT), ("b", INT)], FORMATS),
+        ([], FORMATS),
+        ([("b", INT)], FORMATS),
+        ([("a", BIG)], [AvroFormat]),
+        ([("a", TEXT)], []),
+    ],
+    ids=["add", "drop", "rename", "widen", "retype"],
+)
+@pytest.mark.parametrize("make", FORMATS)
+async def test_compatible_backward(make, columns, compatible, registry_url, client, topic):
+    """Changes of a table are compatible as the README says."""
+    form, rows = make(registry_url), Rows()
+    await written(form, rows(("id", INT), ("a", INT), values=("1", None)), topic)
+    client.set_compatibility(subject_name=f"{topic}-value", level="BACKWARD")
+    change = rows(("id", INT), *columns, values=("1", *(None for _ in columns)))
+    if make in compatible:
+        assert await written(form, change, topic)
+    else:
+        with pytest.raises(PermanentError, match="not compatible"):
+            await written(form, change, topic)
+
+
 @pytest.mark.parametrize("make", FORMATS)
 async def test_registration_off(make, registry_url, client, topic):
     """Without registration nothing is written to the registry, and a schema that another writer registered is used."""
