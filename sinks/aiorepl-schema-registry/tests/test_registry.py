@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import uuid
 
 import certifi
 import pytest
@@ -107,25 +106,6 @@ async def test_registration_off(make, registry_url, client, topic):
     assert not [subject for subject in client.get_subjects() if subject.startswith(topic)]
     event = await written(make(registry_url), change, topic)
     assert await written(reads, change, topic) == event
-
-
-@pytest.mark.parametrize("make", FORMATS)
-async def test_subjects(make, registry_url, client, topic):
-    """The subject is the topic, the record, or both."""
-    space = f"n{uuid.uuid4().hex}"
-    rows = Rows()
-    change = rows(("id", INT), values=("1",))
-    for subject in ("topic", "record", "topic_record"):
-        await written(make(registry_url, subject=subject, namespace=space), change, topic)
-    expected = {
-        *(f"{topic}-{part}" for part in ("key", "value")),
-        *(
-            f"{prefix}{space}.public.t.{record}"
-            for prefix in ("", f"{topic}-")
-            for record in ("Key", "Envelope")
-        ),
-    }
-    assert {subject for subject in client.get_subjects() if topic in subject or space in subject} == expected
 
 
 async def test_no_requests_for_known_schemas(registry_url, topic):

@@ -1,8 +1,9 @@
-"""Schemas as the registry has them, and names of columns that are special in them."""
+"""Schemas and subjects as the registry has them, and names of columns that are special in schemas."""
 
 from __future__ import annotations
 
 import json
+import uuid
 
 import pytest
 
@@ -15,6 +16,27 @@ from aiorepl_schema_registry.protobuf import ProtobufFormat
 from aiorepl_schema_registry.shapes import Field, FieldType, Shape
 
 FORMATS = [AvroFormat, ProtobufFormat]
+
+
+@pytest.mark.parametrize("make", FORMATS)
+async def test_subjects(make, registry_url, client, topic, written):
+    """The subject is the topic, the record, or both."""
+    space = f"n{uuid.uuid4().hex}"
+    stream = Stream()
+    table = stream.table("t", column("id", 23, key=True))
+    stream.transaction(table.insert("1"))
+    slices = stream.slices()
+    for subject in ("topic", "record", "topic_record"):
+        await written(make(registry_url, subject=subject, namespace=space), slices, topic)
+    expected = {
+        *(f"{topic}-{part}" for part in ("key", "value")),
+        *(
+            f"{prefix}{space}.public.t.{record}"
+            for prefix in ("", f"{topic}-")
+            for record in ("Key", "Envelope")
+        ),
+    }
+    assert {subject for subject in client.get_subjects() if topic in subject or space in subject} == expected
 
 
 async def test_protoc_reads_what_was_written(registry_url, readers, topic, written):
