@@ -28,10 +28,10 @@ from aiorepl.spark.lake.sources import (
     ATTEMPTS,
     COLUMN,
     SourceName,
-    claim_of,
     columns_for,
     layout_for,
     source_of,
+    writer_of,
 )
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -172,10 +172,7 @@ class DeltaTarget:
 
     def writer(self) -> str | None:
         snapshot = self._snapshot()
-        if snapshot is None or self._source is None:
-            return None
-        claim = claim_of(snapshot.configuration, self._source)
-        return None if claim is None else claim.application
+        return None if snapshot is None else writer_of(snapshot.configuration, self._source)
 
     def apply(
         self,

@@ -49,10 +49,10 @@ from aiorepl.spark.lake.sources import (
     ATTEMPTS,
     COLUMN,
     SourceName,
-    claim_of,
     columns_for,
     layout_for,
     source_of,
+    writer_of,
 )
 from aiorepl.spark.lake.table import (
     DEFAULT_LAYOUT,
@@ -200,10 +200,7 @@ class IcebergTarget:
 
     def writer(self) -> str | None:
         table = self._open()
-        if table is None or self._source is None:
-            return None
-        claim = claim_of(table.properties, self._source)
-        return None if claim is None else claim.application
+        return None if table is None else writer_of(table.properties, self._source)
 
     def _columns(self, table: IcebergTable) -> pa.Schema | None:
         return columns_for(columns_of(table.metadata), table.properties, self._source)

@@ -35,7 +35,7 @@ COLUMN: Final = "_source"
 _CLAIM: Final = "aiorepl.source."
 _LEAST_RETAIN: Final = 3600
 _MOST_BYTES: Final = 200
-"""The column and the name are the name of a folder, which file systems limit to 255 bytes."""
+"""A partition's folder has the column's and the source's name. File systems limit the folder's name to 255 bytes."""
 _RESERVED: Final = {*MODE_COLUMNS, *META.names, KEPT, ORIGIN}
 ATTEMPTS: Final = 50
 """How often a commit is tried if mirrors of other sources commit first."""
@@ -109,6 +109,12 @@ def claim_of(properties: Mapping[str, str], source: SourceName) -> Claim | None:
     """Return the claim of a source; ``None``: the table has no rows of this source yet."""
     text = properties.get(property_of(source))
     return Claim(*json.loads(text)) if text else None
+
+
+def writer_of(properties: Mapping[str, str], source: SourceName | None) -> str | None:
+    """Return the application that writes a source's rows; ``None`` if the table has none of them, or is a table of one source."""
+    claim = None if source is None else claim_of(properties, source)
+    return None if claim is None else claim.application
 
 
 def require_claim(

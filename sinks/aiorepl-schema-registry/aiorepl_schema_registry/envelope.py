@@ -1,7 +1,7 @@
 """The fields of an event besides its rows, the same in both formats. Pure.
 
 The envelope is Debezium's: ``before``, ``after``, ``source``, ``op``, ``ts_ms`` and ``ts_us``, with ``unchanged`` as an addition.
-Of a logical decoding message it has ``message`` in place of the rows.
+The envelope of a logical decoding message has ``message`` in place of the rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Envelopes:
             "schema": schema,
             "table": table,
             "lsn": int(commit_lsn(change)),
-            # A message between transactions is in none, and its LSN may be that of a commit.
+            # A message between transactions belongs to no transaction, and its LSN may be the LSN of a commit.
             "ordinal": -1 if transaction is None else change.ordinal,
             "txId": transaction.xid if transaction is not None and transaction.xid else None,
             "snapshot": "true" if isinstance(change, RowChange) and change.kind == "read" else "false",
